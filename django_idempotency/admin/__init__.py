@@ -28,6 +28,7 @@ from django_idempotency.keys import short
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.operators import search
 from django_idempotency.operators.decisions import Decision, NotResolved, Seen
+from django_idempotency.operators.facts import Reading
 from django_idempotency.operators.guarded import guard_of
 from django_idempotency.records import Record
 from django_idempotency.stores.base import BaseStore
@@ -153,7 +154,7 @@ class IdempotencyRecordAdmin(_ModelAdmin):
             title=pgettext("idempotency", "Record %s") % short(record_id),
             row=self._row(alias, record, may),
             log=self._log_of(record_id),
-            **records.context_of(store, record, may, self.admin_site, request),
+            **records.context_of(Reading(store, record), may, self.admin_site, request),
         )
 
     def overview_view(self, request: HttpRequest, alias: str) -> HttpResponse:
@@ -185,7 +186,7 @@ class IdempotencyRecordAdmin(_ModelAdmin):
         form = decisions.DecisionForm(about, request.POST if confirmed else None)
         if confirmed and form.is_valid():
             return self._carry_out(request, about, form)
-        action, rows = request.POST["action"], []
+        action, rows, alone = request.POST["action"], [], about[0].found
         for it in about:
             row = None if it.record is None else self._row(alias, it.record, may)
             rows.append((short(it.seen.record_id), row, it, decisions.signed(it.seen, alias)))
@@ -199,16 +200,11 @@ class IdempotencyRecordAdmin(_ModelAdmin):
             form=form,
             step=about[0].step,
             decisions=rows,
-            question=self._question(about),
+            question=None
+            if len(about) > 1 or alone is None or about[0].step is not None
+            else decisions.question_of(alone, guard_of(alone)),
             possible=any(it.obstacle is None for it in about),
         )
-
-    def _question(self, about: list[Decision]) -> dict[str, Any] | None:
-        """Return what the page asks about the work of the one record that is decided about."""
-        store, record = about[0].store, about[0].record
-        if len(about) > 1 or record is None or about[0].step is not None:
-            return None
-        return decisions.question_of(store, record, guard_of(store.alias, record))
 
     def _carry_out(
         self,

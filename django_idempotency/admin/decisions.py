@@ -19,8 +19,9 @@ from django.utils.translation import gettext_lazy, pgettext_lazy
 from django_idempotency import keys
 from django_idempotency.exceptions import IdempotencyError, StoreError
 from django_idempotency.operators.decisions import Decision, NotResolved, Seen
-from django_idempotency.operators.results import given_result, kind_of
-from django_idempotency.records import Record, State
+from django_idempotency.operators.facts import Reading
+from django_idempotency.operators.results import given_result
+from django_idempotency.records import State
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.database import DatabaseStore
 
@@ -104,9 +105,13 @@ def asked_for(store: BaseStore, form: QueryDict) -> list[Decision]:
         raise NotResolved(_("This form is not of this store. Begin anew.")) from error
     step = form.get("step", "") if action in CALLS else None
     name, not_done = action if step is None else "resume", action == "not_done"
-    found = ((it, store.get(it.record_id)) for it in seen)
-    both = ((it.to_end(record, name) if record else it, record) for it, record in found)
-    return [Decision(store, name, it, record, True, step, not_done) for it, record in both]
+    about = []
+    for it in seen:
+        record = store.get(it.record_id)
+        found = None if record is None else Reading(store, record)
+        it = it if record is None else it.to_end(record, name)
+        about.append(Decision(store, name, it, found, True, step, not_done))
+    return about
 
 
 def past_of(decision: Decision) -> str:
@@ -117,17 +122,15 @@ def past_of(decision: Decision) -> str:
     return str(ACTIONS[name][1]) % {"step": keys.bounded(decision.step or "")}
 
 
-def question_of(
-    store: BaseStore, record: Record, guard: dict[str, Any] | None
-) -> dict[str, Any] | None:
+def question_of(found: Reading, guard: dict[str, Any] | None) -> dict[str, Any] | None:
     """
     Return what a page asks about the work of a record, and the answers to it.
 
     None while an attempt is running, and where neither answer can be carried out.
     """
-    seen = Seen.of(record)
+    record = found.record
     answers = [
-        (name, ACTIONS[name][0], text, Decision(store, name, seen, record, force=True).obstacle)
+        (name, ACTIONS[name][0], text, Decision.of(found, name, force=True).obstacle)
         for name, text in _ANSWERS.items()
         if name != "resume" or record.steps is not None
     ]
@@ -183,8 +186,8 @@ class DecisionForm(forms.Form):
         self.decision = about[0]
         #: The result that the record is to have, once the form is valid.
         self.result: bytes | None = None
-        completed = self.decision.record if self.decision.action == "complete" else None
-        is_view = completed is not None and kind_of(completed) == "http"
+        completed = self.decision.found if self.decision.action == "complete" else None
+        is_view = completed is not None and completed.kind == "http"
         was_done = self.decision.step is not None and not self.decision.not_done
         taken = {
             "reason": True,
@@ -196,7 +199,7 @@ class DecisionForm(forms.Form):
 
     def clean(self) -> dict[str, Any]:
         """Refuse what no header field may have, what is no JSON, and what cannot be kept."""
-        data, record, step = self.cleaned_data, self.decision.record, self.decision.step
+        data, found, step = self.cleaned_data, self.decision.found, self.decision.step
         kind, name = data.get("content_type", ""), "value" if "value" in data else "body"
         if not kind.isprintable():
             self.add_error("content_type", _("It has a character that cannot be printed."))
@@ -206,9 +209,9 @@ class DecisionForm(forms.Form):
             except (ValueError, RecursionError) as error:
                 self.add_error(name, _("This is no JSON: %(error)s") % {"error": error})
         given = {each: data[each] for each in (*_OF_ANSWER, "value") if each in data}
-        if given and record is not None and not self.errors:
+        if given and found is not None and not self.errors:
             try:
-                self.result = given_result(self.decision.store.alias, record, **given, step=step)
+                self.result = given_result(found, **given, step=step)
             except ValueError as error:
                 self.add_error(name, str(error))
         return data
@@ -225,7 +228,7 @@ def carry_out(
     whether the store has done it, an entry says so.
     """
     data, store, record_id = form.cleaned_data, decision.store, decision.seen.record_id
-    decision = replace(decision, force=data.get("force", False))
+    decision = replace(decision, force=data.get("force", False), result=form.result)
     if why := decision.obstacle:
         return why
     entry = _("%(done)s in the store %(alias)s: %(reason)s")
@@ -236,7 +239,7 @@ def carry_out(
     try:
         with transaction.atomic(using=using):
             log(record_id, entry % words)
-            decision.carry_out(result=form.result, who=who, reason=data["reason"])
+            decision.carry_out(who=who, reason=data["reason"])
     except StoreError as error:
         if isinstance(store, DatabaseStore) and store.using == using:
             return str(error)  # rolled back with the entry

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -17,26 +16,20 @@ from django.utils.translation import ngettext, pgettext
 from django_idempotency.admin.decisions import ACTIONS, CALLS, question_of
 from django_idempotency.admin.shown import May, link_to_user, moments
 from django_idempotency.models import IdempotencyRecord
-from django_idempotency.operators.decisions import Decision, Seen
-from django_idempotency.operators.facts import STATES, ago, told
+from django_idempotency.operators.decisions import Decision
+from django_idempotency.operators.facts import STATES, Answer, Reading, ago
 from django_idempotency.operators.guarded import guard_of, lines
-from django_idempotency.operators.results import Answer, answer_of, result_of_step
-from django_idempotency.operators.steps import NotedSteps, steps_of
 from django_idempotency.records import NAMED, Record, State
-from django_idempotency.stores.base import BaseStore
 from django_idempotency.templatetags.idempotency_admin import grouped
 
 #: How many characters of a body are on the page.
 _SHOWN = 100_000
 
 
-def context_of(
-    store: BaseStore, record: Record, may: May, site: AdminSite, request: HttpRequest
-) -> dict[str, Any]:
+def context_of(found: Reading, may: May, site: AdminSite, request: HttpRequest) -> dict[str, Any]:
     """Return what the page of a record shows of it."""
-    alias, seen = store.alias, Seen.of(record)
-    guard = guard_of(alias, record)
-    question = question_of(store, record, guard) if record.stale else None
+    record, guard = found.record, guard_of(found)
+    question = question_of(found, guard) if record.stale else None
     answers = [] if question is None else [name for name, *_told in question["answers"]]
     context = {
         "record": record,
@@ -48,42 +41,30 @@ def context_of(
             if name not in ("scope", "key")  # which take a permission
         ],
         "fingerprint": None if record.fingerprint is None else record.fingerprint.hex(),
-        "told": told(alias, record),
+        "told": found.told,
         "events": _time_line(record),
         "actions": {
             name: label
             for name, (label, _done) in ACTIONS.items()
             if name not in (*answers, *CALLS)
             and (name != "resume" or (record.steps is not None and not record.live))
-            and Decision(store, name, seen, record, force=True).obstacle is None
+            and Decision.of(found, name, force=True).obstacle is None
         },
         "policy": "" if guard is None else "\n".join(lines(guard)),
         "question": question,
     }
-    if (steps := steps_of(alias, record)) is not None:
+    if (steps := found.steps) is not None:
         context["steps"] = steps
-        context["noted"] = [*_noted(alias, record, steps, may)]
-        if may.resolve and Decision(store, "resume", seen, record).obstacle is None:
+        context["noted"] = [
+            (name, it.size, *(body_of(it) if may.view_result else (None, "")))
+            for name, it in steps.noted.items()
+        ]
+        if may.resolve and Decision.of(found, "resume").obstacle is None:
             context["calls"] = {name: ACTIONS[name][0] for name in CALLS}
-    if record.result is not None and may.view_result:
-        context["answer"] = answer = answer_of(alias, record)
-        context["body"], context["note"] = body_of(answer)
+    if found.answer is not None and may.view_result:
+        context["answer"] = found.answer
+        context["body"], context["note"] = body_of(found.answer)
     return context
-
-
-def _noted(
-    alias: str, record: Record, steps: NotedSteps, may: May
-) -> Iterator[tuple[str, int, str | None, str]]:
-    """
-    Yield name and size of each step that the record has noted, and its result.
-
-    That is a text, or None and why there is none; it takes the permission to see results.
-    """
-    for name, payload in steps.noted.items():
-        shown: tuple[str | None, str] = (None, "")
-        if may.view_result:
-            shown = body_of(result_of_step(alias, record, name, payload))
-        yield name, len(payload), *shown
 
 
 def _label(name: str) -> str:

@@ -15,10 +15,9 @@ from django_idempotency import keys
 from django_idempotency.exceptions import StoreError
 from django_idempotency.management.shell import ShellCommand, chosen_stores, printable
 from django_idempotency.operators.decisions import Decision, NotResolved, Seen
-from django_idempotency.operators.facts import facts, line, lines
+from django_idempotency.operators.facts import Reading
+from django_idempotency.operators.results import given_result
 from django_idempotency.operators.search import NEWEST, find
-from django_idempotency.records import Record
-from django_idempotency.stores.base import BaseStore
 
 _RECORD = (
     "a record id, or 8 or more of its first characters; whose key and the key: 'alice 8e03978e'; "
@@ -53,9 +52,9 @@ class OperatorCommand(ShellCommand):
                         raise CommandError(str(error)) from error
             return super().execute(*args, **options)
 
-    def found(self, options: dict[str, Any]) -> list[tuple[BaseStore, Record]]:
+    def found(self, options: dict[str, Any]) -> list[Reading]:
         """Return the records that are meant; one that two aliases share is found once."""
-        seen: dict[Any, tuple[BaseStore, Record]] = {}
+        seen: dict[Any, Reading] = {}
         partly: list[str] = []
         self.failures = failures = []
         for store in chosen_stores(options["store"], options["schema"]):
@@ -65,7 +64,8 @@ class OperatorCommand(ShellCommand):
                 failures.append(f"{store.alias}: {error}")
                 continue
             for record in found.records:
-                seen.setdefault((record.record_id, record.epoch, record.token), (store, record))
+                same = (record.record_id, record.epoch, record.token)
+                seen.setdefault(same, Reading(store, record))
             if found.more:
                 partly.append(store.alias)
         for failure in failures:
@@ -119,8 +119,9 @@ class DecisionCommand(OperatorCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Decide about the one record that is meant."""
-        store, record = self.one(options)
-        alias, action, short = store.alias, self.action, keys.short(record.record_id)
+        found = self.one(options)
+        store, record, action = found.store, found.record, self.action
+        short = keys.short(record.record_id)
         said = {it: options[it] for it in ("epoch", "noted") if options[it] is not None}
         if said.keys() == {"epoch"} and record.steps is not None:
             told = "This record has steps: give --noted, too, which is `bytes` of its `steps`."
@@ -128,15 +129,16 @@ class DecisionCommand(OperatorCommand):
         seen = replace(Seen.of(record), **said)
         if options["force"] and "noted" not in said:
             seen = seen.to_end(record, action)
-        about = self.about(alias, record, options)
-        decision = Decision(store, action, seen, record, force=options["force"], **about)
-        if (why := decision.obstacle) is not None:
+        decision = Decision(store, action, seen, found, options["force"])
+        if (why := decision.obstacle) is None:
+            decision = self.with_options(decision, found, options)
+            why = decision.obstacle
+        if why is not None:
             raise CommandError(f"Record {short} was not changed. {why}")
-        given = self.given(alias, record, about, options)
-        shown = [*lines(alias, record), f"To {action} it: {decision.consequence}"]
+        shown = [*found.lines(), f"To {action} it: {decision.consequence}"]
         self.agreed(shown, f"{action.capitalize()} the record?", options)
         try:
-            decision.carry_out(who=operator(), reason=options["reason"], **given)
+            decision.carry_out(who=operator(), reason=options["reason"])
         except NotResolved as error:
             raise CommandError(str(error)) from error
         except StoreError as error:
@@ -144,30 +146,30 @@ class DecisionCommand(OperatorCommand):
         now = None
         with suppress(StoreError):  # the decision stands, whether it can be read or not
             now = store.get(record.record_id)
+        records = [] if now is None else [Reading(store, now)]
         if options["json"]:
-            records = [] if now is None else [facts(alias, now)]
             said = {"action": action, "steps": decision.of_steps}
-            self.write_json({**said, "records": records})
+            self.write_json({**said, "records": [it.facts() for it in records]})
             return
         self.write_lines([f"Record {short} is {action}d. {decision.of_steps}".rstrip()])
-        if now is not None:
-            self.write_lines([*lines(alias, now)][-1:])
+        self.write_lines(f"A duplicate sent now: {it.told}" for it in records)
 
-    def about(self, alias: str, record: Record, options: dict[str, Any]) -> dict[str, Any]:
-        """Return what a `Decision` takes besides: to resume takes a call."""
-        return {}
+    def with_options(self, decision: Decision, found: Reading, options: dict[str, Any]) -> Decision:
+        """Return the decision with what the options of its command say besides."""
+        return decision
 
-    def given(
-        self, alias: str, record: Record, about: dict[str, Any], options: dict[str, Any]
-    ) -> dict[str, Any]:
-        """Return what it is carried out with: a result."""
-        return {}
+    def given(self, found: Reading, options: dict[str, Any], **given: Any) -> bytes:
+        """Return a result that is given, in the form of the record's adapter."""
+        try:
+            return given_result(found, is_chosen=options["store"] is not None, **given)
+        except ValueError as error:
+            raise CommandError(f"This result cannot be kept. {error}", returncode=2) from error
 
-    def one(self, options: dict[str, Any]) -> tuple[BaseStore, Record]:
-        """Return the one record that is meant, and its store."""
+    def one(self, options: dict[str, Any]) -> Reading:
+        """Return the one record that is meant."""
         found = self.found(options)
         if len(found) > 1:
-            self.write_lines(line(store.alias, record) for store, record in found)
+            self.write_lines(it.line for it in found)
             raise CommandError(f"{len(found)} records are meant: name one by its id, or its store.")
         if self.failures:  # the record that is meant may be in a store that is down
             raise CommandError("Not every store could be searched: name the record's by --store.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from uuid import UUID
 
@@ -15,9 +15,7 @@ from django_idempotency.codecs.encryption import sealed
 from django_idempotency.conf import policy_for
 from django_idempotency.exceptions import IdempotencyError, StoreError
 from django_idempotency.observers import logger
-from django_idempotency.operators.facts import STATES
-from django_idempotency.operators.results import kind_of
-from django_idempotency.operators.steps import forgotten, resumed, why_not_resumed
+from django_idempotency.operators.facts import STATES, Reading, listed
 from django_idempotency.records import Record, State
 from django_idempotency.stores.base import BaseStore
 
@@ -68,19 +66,33 @@ class Decision:
     action: str
     seen: Seen
     #: The record as it was read last, to tell what the decision will do; None if it is gone.
-    record: Record | None
+    found: Reading | None
     #: End a live lease, too.
     force: bool = False
     #: "resume": the call of which it says that it was made, with a result, or that it was not.
     step: str | None = None
     not_done: bool = False
+    #: For "complete", and for the call of "resume": see `django_idempotency.operators.results`.
+    result: bytes | None = field(default=None, repr=False)
+    #: How long the record is kept; None for as long as the alias says.
+    retention: timedelta | None = None
+
+    @classmethod
+    def of(cls, found: Reading, action: str, *, force: bool = False) -> Decision:
+        """Return a decision about a record that is seen as it was read."""
+        return cls(found.store, action, Seen.of(found.record), found, force)
+
+    @property
+    def record(self) -> Record | None:
+        """See `found`."""
+        return None if self.found is None else self.found.record
 
     @property
     def obstacle(self) -> str | None:
         """Why it cannot be carried out, as a sentence; None if it can be tried."""
-        record = self.record
-        if record is None:
+        if self.found is None:
             return _("It is gone from the store.")
+        record = self.found.record
         now = Seen.of(record)
         if self.seen not in (now, replace(now, noted=None)):
             said = _("It has changed since you saw it: it is %(state)s now. Look at it again.")
@@ -90,15 +102,12 @@ class Decision:
         if self.action != "expire" and record.state not in _OPEN:
             said = _("It is %(state)s, and such a record can only be expired.")
             return said % {"state": STATES[record.state]}
-        if self.action == "complete" and kind_of(record) is None:
+        if self.action == "complete" and self.found.kind is None:
             return _(
                 "Its scope is not stored whole, so nothing tells what made it: complete it in "
                 "code, by resolve()."
             )
-        if (
-            self.action == "resume"
-            and (why := why_not_resumed(self.store.alias, record, self.step)) is not None
-        ):
+        if self.action == "resume" and (why := self._why_not_resumed()) is not None:
             return why
         if record.live and not self.force:
             said = _("An attempt is running. Wait for its end, or force the decision.")
@@ -109,6 +118,18 @@ class Decision:
                 ) % {"seconds": left}
             return said
         return None
+
+    def _why_not_resumed(self) -> str | None:
+        steps = None if self.found is None else self.found.steps
+        if steps is not None and (why := steps.unreadable):
+            return f"{_('Its steps cannot be read.')} {why}"
+        uncertain = () if steps is None else steps.uncertain
+        if self.step is None or self.step in uncertain:
+            return None
+        if not uncertain:
+            return _("None of its calls is uncertain. Resume it without a word about a call.")
+        said = _("It has no uncertain call %(step)s. Uncertain are: %(names)s.")
+        return said % {"step": self.step, "names": listed(uncertain)}
 
     @property
     def ends_attempt(self) -> bool:
@@ -142,37 +163,51 @@ class Decision:
     @property
     def of_steps(self) -> str:
         """What it will do to the steps of the record, and to its calls that are uncertain."""
-        if self.record is None:
-            return ""
-        alias = self.store.alias
+        steps = None if self.found is None else self.found.steps
         if self.action == "resume":
-            return resumed(alias, self.record, self.step, not_done=self.not_done)
-        return forgotten(alias, self.record, completes=self.action == "complete")
+            said = []
+            if self.step is not None:
+                told = _("The call %(step)s counts as made, and has the result that you give.")
+                if self.not_done:
+                    told = _("The call %(step)s counts as not made: the next attempt makes it.")
+                said.append(told % {"step": self.step})
+            if left := [it for it in (steps.uncertain if steps else ()) if it != self.step]:
+                told = _("These calls stay uncertain, and the record does not expire: %(names)s.")
+                said.append(told % {"names": listed(left)})
+            return " ".join(said)
+        completes = self.action == "complete"
+        if steps is None or (completes and steps.damage):
+            return ""
+        if steps.damage:
+            return _(
+                "The journal of its steps cannot be read, and is forgotten: each step runs again."
+            )
+        done = _("These steps were done, are forgotten, and run again: %(names)s.")
+        unknown = _(
+            "Nobody knows whether these calls were made, and they are made again: %(names)s."
+        )
+        if completes:
+            done = _("These steps were done, and what comes after them never runs: %(names)s.")
+            unknown = _(
+                "Nobody knows whether these calls were made, and no attempt asks again: %(names)s."
+            )
+        both = ((done, [*steps.noted]), (unknown, steps.uncertain))
+        return " ".join(text % {"names": listed(names)} for text, names in both if names)
 
-    def carry_out(
-        self,
-        *,
-        result: bytes | None = None,
-        retention: timedelta | None = None,
-        who: str = "",
-        reason: str = "",
-    ) -> None:
+    def carry_out(self, *, who: str = "", reason: str = "") -> None:
         """
         Do it if the record is as the operator saw it, and write a line of the log.
 
-        `result` is for "complete", and for the call of "resume": see
-        `django_idempotency.operators.results`. It is encrypted here if the alias has keys.
-        `retention` is how long the record is kept; the alias's by default. Raises
-        NotResolved, with the reason, if the record was not changed, and StoreError if that is not
-        known: to decide again is safe, because the epoch that the operator saw is part of the
-        condition.
+        The result is encrypted here if the alias has keys. Raises NotResolved, with the reason, if
+        the record was not changed, and StoreError if that is not known: to decide again is safe,
+        because the epoch that the operator saw is part of the condition.
         """
-        store, seen, action = self.store, self.seen, self.action
+        store, seen, action, result = self.store, self.seen, self.action, self.result
         policy = policy_for(store.alias)
-        retention = policy.retention if retention is None else retention
         if result is not None:
             owner = seen.record_id if self.step is None else keys.of_step(seen.record_id, self.step)
             result = sealed(result, owner, policy.encryption_keys)
+        retention = policy.retention if self.retention is None else self.retention
         resolution = Resolution(
             *(action, seen.epoch, seen.state, self.force, result, retention),
             *(self.step, self.not_done, seen.noted),
@@ -189,7 +224,8 @@ class Decision:
             raise
         if not is_done:
             said = _("Record %(record)s was not changed.") % {"record": short}
-            now = replace(self, record=store.get(seen.record_id))
+            record = store.get(seen.record_id)
+            now = replace(self, found=None if record is None else Reading(store, record))
             why = now.obstacle or _("Another session is using it. Try again.")
             raise NotResolved(f"{said} {why}")
         logger.warning("Record %s: %s by %s. Reason: %s (store %s)", *words)

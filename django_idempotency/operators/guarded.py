@@ -20,10 +20,9 @@ from django_idempotency.http.class_views import class_of
 from django_idempotency.http.inventory import guards_of, routes
 from django_idempotency.http.middleware import in_settings
 from django_idempotency.http.verdicts import verdict_on
-from django_idempotency.operators.results import kind_of
+from django_idempotency.operators.facts import Reading
 from django_idempotency.options import SECRETS
 from django_idempotency.policy import HTTPPolicy, Policy
-from django_idempotency.records import Record
 
 #: The facts that are no line of their own.
 _APART = ["kind", "name", "methods", "routes", "store", "backend", "transaction", "policy"]
@@ -45,16 +44,17 @@ def guarded(*, every: bool = False) -> Iterator[dict[str, Any]]:
     yield from _tasks(every)
 
 
-def guard_of(alias: str, record: Record) -> dict[str, Any] | None:
+def guard_of(about: Reading) -> dict[str, Any] | None:
     """
-    Return the facts of the view or task whose operation a record of this store has.
+    Return the facts of the view or task whose operation a record has.
 
     None if no one of them is known: of a call of `run`, say, or of a view of the middleware.
     """
-    operation, kind, found = record.operation, kind_of(record), list[dict[str, Any]]()
-    if kind == "http":
+    operation, alias = about.record.operation, about.store.alias
+    found: list[dict[str, Any]] = []
+    if about.kind == "http":
         found = [*_merged(_views(False, operation))]
-    elif kind == "task":
+    elif about.kind == "task":
         with suppress(ImportError):  # a module of tasks may need what only workers have
             found = [*_tasks(False)]
     found = [it for it in found if operation in it["operations"] and it.get("store") == alias]

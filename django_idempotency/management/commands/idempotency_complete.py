@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar
@@ -10,9 +11,8 @@ from typing import Any, ClassVar
 from django.core.management.base import CommandError, CommandParser
 
 from django_idempotency.management.operating import DecisionCommand
-from django_idempotency.operators.facts import KINDS
-from django_idempotency.operators.results import given_result, kind_of
-from django_idempotency.records import Record
+from django_idempotency.operators.decisions import Decision
+from django_idempotency.operators.facts import KINDS, Reading
 
 #: As of the RETENTION of an alias.
 _LONGEST = timedelta(days=36_525)
@@ -38,31 +38,26 @@ class Command(DecisionCommand):
         parser.add_argument("--value", help="the result of a task or a call, as JSON")
         parser.add_argument("--retention", type=float, help="seconds for which it is kept")
 
-    def given(
-        self, alias: str, record: Record, about: dict[str, Any], options: dict[str, Any]
-    ) -> dict[str, Any]:
-        """Return the result, in the form of the record's adapter, and how long it is kept."""
+    def with_options(self, decision: Decision, found: Reading, options: dict[str, Any]) -> Decision:
+        """Return the decision with the result, and how long it is kept."""
         seconds = options["retention"]
         if seconds is not None and not 0 < seconds <= _LONGEST.total_seconds():  # as is nan
             told = "--retention is a number of seconds above 0, and at most 100 years."
             raise CommandError(told, returncode=2)
-        kind, status, value = kind_of(record), options["status"], options["value"]
+        status, value = options["status"], options["value"]
         if (status is None) == (value is None):
             raise CommandError("Give --status for a view, or else --value.", returncode=2)
-        if (kind == "http") is (status is None):
-            option = "--status" if kind == "http" else "--value"
-            told = f"This is the record of {KINDS[kind]}: give {option}."
+        if (found.kind == "http") is (status is None):
+            option = "--status" if found.kind == "http" else "--value"
+            told = f"This is the record of {KINDS[found.kind]}: give {option}."
             raise CommandError(told, returncode=2)
         body, file = options["body"].encode(), options["body_file"]
         try:
             if file is not None:
                 body = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-            answer = {"status": status, "body": body, "content_type": options["content_type"]}
-            is_chosen = options["store"] is not None
-            result = given_result(alias, record, **answer, value=value, is_chosen=is_chosen)
-        except (OSError, ValueError) as error:
+        except OSError as error:
             raise CommandError(f"This result cannot be kept. {error}", returncode=2) from error
-        return {
-            "result": result,
-            "retention": None if seconds is None else timedelta(seconds=seconds),
-        }
+        answer = {"status": status, "body": body, "content_type": options["content_type"]}
+        result = self.given(found, options, **answer, value=value)
+        retention = None if seconds is None else timedelta(seconds=seconds)
+        return replace(decision, result=result, retention=retention)

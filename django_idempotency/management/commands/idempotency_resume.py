@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from django.core.management.base import CommandError, CommandParser
 
 from django_idempotency.management.operating import DecisionCommand
 from django_idempotency.management.shell import printable
-from django_idempotency.operators.results import given_result
-from django_idempotency.operators.steps import steps_of
-from django_idempotency.records import Record
+from django_idempotency.operators.decisions import Decision
+from django_idempotency.operators.facts import Reading
 
 
 class Command(DecisionCommand):
@@ -30,31 +30,18 @@ class Command(DecisionCommand):
         answer.add_argument("--done", metavar="JSON", help="it was made, and this is its result")
         answer.add_argument("--not-done", action="store_true", help="it was not made")
 
-    def about(self, alias: str, record: Record, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the call that is meant, and whether it was not made."""
-        step, not_done = options["step"], options["not_done"]
-        if options["done"] is None and not not_done:
+    def with_options(self, decision: Decision, found: Reading, options: dict[str, Any]) -> Decision:
+        """Return the decision about the call that is meant."""
+        step, not_done, value = options["step"], options["not_done"], options["done"]
+        if value is None and not not_done:
             if step is not None:
                 raise CommandError("--step goes with --done or --not-done.", returncode=2)
-            return {}
+            return decision
         if step is None:
-            steps = steps_of(alias, record)
-            uncertain = steps.uncertain if steps else ()
+            uncertain = found.steps.uncertain if found.steps else ()
             if len(uncertain) > 1:
                 told = f"Name the call by --step: {', '.join(uncertain)}."
                 raise CommandError(printable(told), returncode=2)
             step = next(iter(uncertain), "")
-        return {"step": step, "not_done": not_done}
-
-    def given(
-        self, alias: str, record: Record, about: dict[str, Any], options: dict[str, Any]
-    ) -> dict[str, Any]:
-        """Return the result of the call."""
-        if options["done"] is None:
-            return {}
-        try:
-            said = {"value": options["done"], "step": about["step"]}
-            result = given_result(alias, record, **said, is_chosen=options["store"] is not None)
-        except ValueError as error:
-            raise CommandError(f"This result cannot be kept. {error}", returncode=2) from error
-        return {"result": result}
+        result = None if value is None else self.given(found, options, value=value, step=step)
+        return replace(decision, step=step, not_done=not_done, result=result)

@@ -14,19 +14,9 @@ from django.core.management.base import CommandError, CommandParser
 from django_idempotency.exceptions import StoreError
 from django_idempotency.management.operating import OperatorCommand
 from django_idempotency.management.shell import chosen_stores
-from django_idempotency.operators.facts import (
-    ago,
-    answer_facts,
-    answer_lines,
-    facts,
-    line,
-    lines,
-    noted_facts,
-    noted_lines,
-)
+from django_idempotency.operators.facts import Reading, ago
 from django_idempotency.operators.search import pages
 from django_idempotency.records import Filters, Record, State
-from django_idempotency.stores.base import BaseStore
 
 _AGE = re.compile(r"(\d{1,6})(s|min|h|d)")
 _UNITS = {"s": "seconds", "min": "minutes", "h": "hours", "d": "days"}
@@ -77,24 +67,11 @@ class Command(OperatorCommand):
             raise CommandError(told, returncode=2)
         found = self.found(options)
         if options["json"]:
-            shown = []
-            for store, record in found:
-                shown.append(facts(store.alias, record))
-                if options["result"]:
-                    shown[-1]["answer"] = answer_facts(store.alias, record)
-                    if shown[-1]["steps"] is not None:
-                        shown[-1]["steps"]["noted"] = noted_facts(store.alias, record)
-            self.write_json({"records": shown})
-            return
-        if len(found) > 1:
-            self.write_lines(line(store.alias, record) for store, record in found)
-            return
-        [(store, record)] = found
-        self.write_lines(lines(store.alias, record))
-        if options["result"] and record.result is not None:
-            self.write_lines(["", *answer_lines(store.alias, record)])
-        if options["result"] and record.steps is not None:
-            self.write_lines(["", *noted_lines(store.alias, record)])
+            self.write_json({"records": [it.facts(results=options["result"]) for it in found]})
+        elif len(found) > 1:
+            self.write_lines(it.line for it in found)
+        else:
+            self.write_lines(found[0].lines(results=options["result"]))
 
     def _show_list(self, options: dict[str, Any]) -> None:
         if options["record"] is not None or options["scope"] is not None or options["result"]:
@@ -102,20 +79,18 @@ class Command(OperatorCommand):
             raise CommandError(told, returncode=2)
         failures: list[str] = []
         found = []
-        for store, record in self._listed(options, failures):
+        for each in self._listed(options, failures):
             if not options["json"]:  # each as it is found: a store may be large
-                self.write_lines([line(store.alias, record)])
-            found.append((store, record))
+                self.write_lines([each.line])
+            found.append(each)
         if options["json"]:
-            self.write_json({"records": [facts(store.alias, record) for store, record in found]})
+            self.write_json({"records": [it.facts() for it in found]})
         else:
-            self.write_lines([_summary([record for _, record in found], held=options["held"])])
+            self.write_lines([_summary([it.record for it in found], held=options["held"])])
         if failures:
             raise CommandError("\n".join(failures))
 
-    def _listed(
-        self, options: dict[str, Any], failures: list[str]
-    ) -> Iterator[tuple[BaseStore, Record]]:
+    def _listed(self, options: dict[str, Any], failures: list[str]) -> Iterator[Reading]:
         """Yield what is listed of each store; a record that two aliases share comes once."""
         wanted = Filters(held=True) if options["held"] else Filters(State.IN_PROGRESS, stale=True)
         wanted = replace(wanted, operation=options["operation"])
@@ -131,7 +106,7 @@ class Command(OperatorCommand):
                     for record in page.records:
                         if record.token not in seen and not record.live:
                             seen.add(record.token)
-                            yield store, record
+                            yield Reading(store, record)
             except (NotImplementedError, StoreError) as error:
                 failures.append(f"{store.alias}: {error or 'this store has no browse().'}")
             if damaged:

@@ -32,7 +32,7 @@ from django_idempotency.http import asked, scopes
 from django_idempotency.http.snapshot import SnapshotCodec
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.operators import search
-from django_idempotency.operators.results import answer_of
+from django_idempotency.operators.facts import Reading
 from django_idempotency.stores.memory import MemoryStore
 
 pytestmark = pytest.mark.django_db(databases=["default", "other"])
@@ -544,7 +544,7 @@ def test_R80_no_more_is_indented_than_is_shown(monkeypatch, memory):
     monkeypatch.setattr("django_idempotency.admin.records._SHOWN", 1000)
     deep = b"[" * 100 + b",".join([b"0"] * 5000) + b"]" * 100
     result = answered(HttpResponse(deep, content_type="application/json"))
-    answer = answer_of("memory", replace(memory.browse().records[0], result=result))
+    answer = Reading(memory, replace(memory.browse().records[0], result=result)).answer
     body_of(answer)
     tracemalloc.start()
     try:
@@ -579,7 +579,7 @@ def test_R80_results_are_told_whatever_they_are(memory):
         *((damaged, "damaged") for damaged in (b"\x01", b"")),
         (b"no envelope", "newer release"),
     ):
-        answer = answer_of("memory", replace(memory.browse().records[0], result=result))
+        answer = Reading(memory, replace(memory.browse().records[0], result=result)).answer
         body, note = body_of(answer)
         shown = f"{answer.status} {answer.headers} {body} {note}"
         assert [part for part in said.split("|") if part not in shown] == []

@@ -26,7 +26,7 @@ from django_idempotency.exceptions import LeaseLost, StoreError
 from django_idempotency.http import IdempotencyViewMixin, idempotent
 from django_idempotency.leases import Lease
 from django_idempotency.operators.decisions import Seen
-from django_idempotency.operators.results import answer_of, result_of_step
+from django_idempotency.operators.facts import Reading
 from django_idempotency.records import State
 
 pytestmark = pytest.mark.django_db
@@ -263,7 +263,7 @@ def test_a_record_is_completed_with_what_duplicates_are_to_get(operator, kind, g
     assert 'class="errorlist"' in told(operator.decide("complete", seen, **refused))
     assert "Completed: 1 record." in told(operator.decide("complete", seen, **given))
     record = stores[operator.alias].get(lease.record_id)
-    answer = answer_of(operator.alias, record)
+    answer = Reading(stores[operator.alias], record).answer
     wanted = given.get("body", given.get("value"))
     assert json.loads(answer.text) == json.loads(wanted)
     assert answer.status == (201 if kind == "http" else None)
@@ -280,7 +280,7 @@ def test_an_answer_is_kept_in_the_charset_that_it_names(operator):
     given["content_type"] += "cp1252"
     assert "Completed: 1 record." in told(operator.decide("complete", seen, **given))
     record = stores[operator.alias].get(lease.record_id)
-    assert answer_of(operator.alias, record).body == given["body"].encode("cp1252")
+    assert Reading(stores[operator.alias], record).answer.body == given["body"].encode("cp1252")
 
 
 def test_what_cannot_be_completed_says_why(operator):
@@ -390,11 +390,11 @@ def test_S18_an_operator_says_of_a_call_whether_it_was_made(
         True,
         lease.fencing_token + 1,
     )
-    results, uncertain = journal.read(record.steps)
+    _results, uncertain = journal.read(record.steps)
     assert uncertain == ("mail",)
     assert b"ch_1" not in record.steps
     if payload is not None:
-        answer = result_of_step(operator.alias, record, "charge", results["charge"])
+        answer = Reading(store, record).steps.noted["charge"]
         assert json.loads(answer.text) == payload
     assert "changed since you saw it" in told(operator.ask("done", seen, step="mail"))
 

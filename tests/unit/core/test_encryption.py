@@ -21,8 +21,7 @@ from django_idempotency.codecs.encryption import opened, sealed
 from django_idempotency.conf import stores
 from django_idempotency.engine import Attempt
 from django_idempotency.leases import ItemLease
-from django_idempotency.operators.facts import told
-from django_idempotency.operators.results import answer_of
+from django_idempotency.operators.facts import Reading
 from django_idempotency.policy import Policy
 from django_idempotency.records import State
 from django_idempotency.stores.memory import MemoryStore
@@ -133,10 +132,10 @@ def test_the_admin_shows_what_its_alias_has_the_key_of():
     record = replace(record, state=State.COMPLETED, result=SEALED)
     for keys, said in (([OLD, KEY], "the secret"), ([OLD], "put the key back"), ([], "holds none")):
         with override_settings(IDEMPOTENCY={"default": {"ENCRYPTION_KEYS": keys}}):
-            answer = answer_of("default", record)
+            answer = Reading(stores["default"], record).answer
             assert said in (answer.note or answer.text)
             answered = "store unavailable (503)" if answer.note else "get the stored result"
-            assert answered in told("default", record)
+            assert answered in Reading(stores["default"], record).told
 
 
 @callers([("run", "joined"), ("arun", "memory"), ("aattempt", "single"), ("decorated", "single")])

@@ -29,9 +29,10 @@ from django_idempotency.conf import store_for
 from django_idempotency.exceptions import StoreError
 from django_idempotency.http.snapshot import SnapshotCodec
 from django_idempotency.leases import Lease
-from django_idempotency.operators import results, search
+from django_idempotency.operators import search
 from django_idempotency.operators.decisions import Decision, NotResolved, Seen
-from django_idempotency.operators.facts import told
+from django_idempotency.operators.facts import Reading
+from django_idempotency.operators.results import given_result
 from django_idempotency.operators.search import find
 from django_idempotency.policy import Policy
 from django_idempotency.records import Filters, Page, Record, State
@@ -77,7 +78,7 @@ def encrypted(lease: Lease, name: str, payload: bytes) -> bytes:
 
 
 def decision(store: MemoryStore, record: Record, action: str, force: bool = False) -> Decision:
-    return Decision(store, action, Seen.of(record), record, force)
+    return Decision.of(Reading(store, record), action, force=force)
 
 
 def ended(store: MemoryStore, clock: FakeClock, ending: str, key: str = "key") -> Record:
@@ -193,8 +194,8 @@ def test_R71_what_a_duplicate_is_told_and_what_can_be_decided(
 ) -> None:
     record = ended(store, clock, ending)
 
-    assert said in told(store.alias, record)
-    assert ("mismatch (422)" in told(store.alias, record)) is (
+    assert said in Reading(store, record).told
+    assert ("mismatch (422)" in Reading(store, record).told) is (
         ending not in ("released", "expired")
     )
     for action, word in zip(("release", "complete", "expire"), obstacles.split(), strict=True):
@@ -206,11 +207,11 @@ def test_R71_what_a_duplicate_is_told_and_what_can_be_decided(
         assert ("runs a second time" in decided.consequence) is again
         result = b"" if action == "complete" else None
         if why is None:
-            decided.carry_out(result=result)
+            replace(decided, result=result).carry_out()
             record = ended(store, clock, ending, f"another than before {action}")
         else:
             with pytest.raises(NotResolved, match=keys.short(record.record_id)) as refused:
-                decided.carry_out(result=result)
+                replace(decided, result=result).carry_out()
             assert why in str(refused.value)
 
 
@@ -231,15 +232,15 @@ def test_R71_a_decision_is_about_what_was_seen_and_can_be_forced(
     before = ended(store, clock, "failed")
     owner = claim(store, "scope", "key")
     with pytest.raises(NotResolved, match="it is in progress now"):
-        decision(store, before, action, force=True).carry_out(result=result)
+        replace(decision(store, before, action, force=True), result=result).carry_out()
     running = seen(store, owner)
     with pytest.raises(NotResolved, match="lasts for 60 s unless renewed"):
-        decision(store, running, action).carry_out(result=result)
+        replace(decision(store, running, action), result=result).carry_out()
     assert caplog.records == []
 
     reason = "charged by hand\nWARNING forged"
     forced = decision(store, running, action, force=True)
-    forced.carry_out(result=result, who="ann", reason=reason)
+    replace(forced, result=result).carry_out(who="ann", reason=reason)
 
     assert store.renew([owner], timedelta(seconds=60)) == set()
     [line] = caplog.messages
@@ -250,7 +251,7 @@ def test_R71_a_decision_is_about_what_was_seen_and_can_be_forced(
     assert caplog.records[0].levelno == logging.WARNING
     gone = replace(running, record_id=keys.new_token())
     with pytest.raises(NotResolved, match="gone from the store"):
-        decision(store, gone, action, force=True).carry_out(result=result)
+        replace(decision(store, gone, action, force=True), result=result).carry_out()
 
 
 # The results that an operator gives.
@@ -258,24 +259,24 @@ def test_R71_a_decision_is_about_what_was_seen_and_can_be_forced(
 
 def test_a_given_result_is_in_the_form_of_its_adapter(store: MemoryStore) -> None:
     of_view, of_task, of_call = (
-        seen(store, claim(store, "scope", "key", kind, operation="tests.operators.pay"))
+        Reading(store, seen(store, claim(store, "scope", "key", kind, operation="tests.pay")))
         for kind in keys.KINDS
     )
-    assert [results.kind_of(record) for record in (of_view, of_task, of_call)] == [*keys.KINDS]
-    assert results.kind_of(replace(of_view, scope="cut short")) is None
+    assert [it.kind for it in (of_view, of_task, of_call)] == [*keys.KINDS]
+    assert Reading(store, replace(of_view.record, scope="cut short")).kind is None
 
-    given = results.given_result("default", of_view, status=201, body=b"{}")
+    given = given_result(of_view, status=201, body=b"{}")
     answer = codecs.unpack(SnapshotCodec(), given)
     assert (answer.status, answer.body) == (201, b"{}")
     assert answer.headers == (("Content-Type", "application/json"),)
     with pytest.raises(ValueError, match="200 to 599"):
-        results.given_result("default", of_view, status=101)
+        given_result(of_view, status=101)
 
-    value = results.given_result("default", of_call, value='{"id": 7}')
+    value = given_result(of_call, value='{"id": 7}')
     assert codecs.unpack(JSONCodec(), value) == {"id": 7}
-    with pytest.raises(ValueError, match=r"no guarded task with the operation tests\.operators"):
-        results.given_result("default", of_task, value="7")
-    assert of_task.state is State.IN_PROGRESS
+    with pytest.raises(ValueError, match=r"no guarded task with the operation tests\.pay"):
+        given_result(of_task, value="7")
+    assert of_task.record.state is State.IN_PROGRESS
 
 
 # The commands; what each does to a store is told in tests/integration/core/test_commands.py.
@@ -543,10 +544,9 @@ def test_T18_results_of_steps_that_are_encrypted_are_shown(settings: Any) -> Non
     assert b"card" not in (record.steps or b"")
     assert manage("show", "scope key", "--result")[1].endswith('\n\ncharge: "paid by card"\n')
     moved = (record.steps or b"").replace(b"charge", b"charme")
-    answer = results.result_of_step(
-        "default", record, "charme", journal.read(moved).results["charme"]
-    )
-    assert "it was not encrypted for this record" in answer.note
+    steps = Reading(store_for(), replace(record, steps=moved)).steps
+    assert steps is not None
+    assert "it was not encrypted for this record" in steps.noted["charme"].note
 
 
 @pytest.mark.django_db
@@ -591,7 +591,7 @@ def test_S8_S10_a_duplicate_goes_on_behind_the_steps_unless_its_code_has_none(
     elif ending != "live":
         clock.advance(61)
 
-    text = told(store.alias, seen(store, lease))
+    text = Reading(store, seen(store, lease)).told
 
     assert said in text
     assert ("Code without steps is refused: stale (409)." in text) is ("go on" in said)
@@ -664,7 +664,7 @@ def test_S13_uncertain_calls_are_shown_and_what_they_mean_for_a_duplicate(
     assert "    charge  uncertain\n    mail    uncertain\n" in text
     assert "  expires      never\n" in text
     for said in ("go on after 1 step", "were made: charge, mail", "refused: stale (409), until"):
-        assert said in told(store.alias, record)
+        assert said in Reading(store, record).told
     [facts] = json.loads(manage("show", "scope key", "--json")[1])["records"]
     assert facts["held"] is True
     assert facts["steps"]["uncertain"] == ["charge", "mail"]
@@ -819,7 +819,7 @@ def test_S18_a_decision_is_about_the_journal_that_was_shown(
     now = seen(store, lease)
     assert manage("release", "scope key", "--yes", "--epoch", str(shown.epoch))[0] == 2
     for action in RESOLUTIONS:
-        why = replace(decision(store, shown, action), record=now).obstacle
+        why = replace(decision(store, shown, action), found=Reading(store, now)).obstacle
         assert "It has changed since you saw it" in str(why)
     assert manage("resume", "scope key", *words, str(len(now.steps or b"")))[0] == 0
 
@@ -836,14 +836,16 @@ def test_S18_force_ends_an_attempt_that_notes_on_after_it_was_shown(
     if ending == "lapsed":
         clock.advance(61)
     record = seen(store, lease)
-    decided = Decision(store, action, shown.to_end(record, action), record, force=True)
+    decided = Decision(
+        store, action, shown.to_end(record, action), Reading(store, record), force=True
+    )
     is_told = "What its steps do until then is forgotten, too." in decided.consequence
     assert is_told is (ending == "live" and action in ("release", "expire"))
     if ending == "lapsed" or action == "resume":
         assert "It has changed since you saw it" in str(decided.obstacle)
     else:
         assert decided.obstacle is None
-        decided.carry_out(result=PACKED if action == "complete" else None)
+        replace(decided, result=PACKED if action == "complete" else None).carry_out()
         assert seen(store, lease).epoch == lease.fencing_token + 1
 
 

@@ -24,7 +24,7 @@ from django_idempotency.contrib.rest_framework import IdempotencyMixin
 from django_idempotency.fingerprint import Fingerprint
 from django_idempotency.http import idempotent
 from django_idempotency.keys import record_id
-from django_idempotency.operators.results import answer_of
+from django_idempotency.operators.facts import Reading
 from django_idempotency.options import Secret, secrets_in
 from tests.unit.core.conftest import MEMORY, callers, fail, run
 
@@ -166,7 +166,7 @@ def test_no_key_stands_in_a_report_of_a_result_that_cannot_be_read(alias):
             encryption.opened(damaged, mine.record_id, policy_for().encryption_keys)
     with no_key_is_reported(rendered=False):
         run(fail, encryption_keys=[OLD])
-    assert "put the key back" not in answer_of("default", mine).error
+    assert "put the key back" not in Reading(store_for(), mine).answer.error
 
 
 def test_no_key_stands_in_a_report_of_what_is_given_with_a_call(alias):
