@@ -10,6 +10,7 @@ from datetime import timedelta
 from asgiref.sync import sync_to_async
 from django.db import connections
 
+from django_idempotency.engine import Attempt
 from django_idempotency.exceptions import FingerprintMismatch, InProgress
 from tests.claims import OTHER_FINGERPRINT, operation, won
 
@@ -102,7 +103,7 @@ def _leave(engine, first, state):
     else:  # its process died in the work
         lease = timedelta(hours=1) if state == "live" else timedelta(milliseconds=1)
         crashed = operation(first.key, transaction=first.transaction, lease=lease)
-        won(engine.store.claim(crashed.request()))
+        won(engine.store.claim(Attempt(crashed, engine.store).request))
         deadline = time.monotonic() + 60
         while state == "lapsed" and not (record := engine.store.get(first.record_id)).stale:
             assert time.monotonic() < deadline, record

@@ -196,9 +196,10 @@ class Engine:
             attempt.phase = Phase.WORKING
         elif self._threads is not None:
             await finish(self._threads.call(self._claim, attempt, None))
-            if attempt.held is not None and _is_told(attempt.held):
-                await finish(sync_to_async(self._open)(attempt))
-            elif attempt.held is not None:
+            lease = attempt.held
+            if lease is not None and (lease.takeover or signals.claimed.receivers):
+                await finish(sync_to_async(self._open)(attempt))  # which tells of the claim
+            elif lease is not None:
                 self._open(attempt)
         else:
             if attempt.request.transaction != "separate":
@@ -281,19 +282,19 @@ class Engine:
 
     def _open(self, attempt: Attempt) -> None:
         """Open the block in which the work and its record commit together; keep the lease."""
-        lease = attempt.held
-        if lease is not None and _is_told(lease):
+        lease, work = attempt.held, attempt.blocks.work
+        if lease is not None and (lease.takeover or signals.claimed.receivers):
             attempt.report.claimed(lease)
         match attempt.request.transaction:
             case "joined":
-                attempt.blocks.open(self.store.atomic(committed=attempt.blocks.note_commit))
+                work.enter_context(self.store.atomic(committed=attempt.blocks.note_commit))
                 if lease is not None:
                     self.store.fence(lease)
             case "single":
-                attempt.blocks.open(self.store.atomic())  # a savepoint
+                work.enter_context(self.store.atomic())  # a savepoint
             case _:
                 if attempt.operation.outer is not None:
-                    attempt.blocks.open(attempt.operation.outer)
+                    work.enter_context(attempt.operation.outer)
         if attempt.operation.aliases:
             attempt.blocks.beside.__enter__()
         self.renew(attempt)
@@ -356,7 +357,7 @@ class Engine:
                         beside.push(attempt.blocks.beside)
                     if raised is not None:
                         raise raised
-                    if not attempt.concluded:
+                    if attempt.concluded is None:
                         verdict = self._verdict(attempt, judge)
             except Exception as error:
                 if not attempt.blocks.beside.committed:
@@ -437,8 +438,3 @@ class Engine:
         else:
             attempt.end_without_answer(ending_of(verdict))
             attempt.conclude(attempt.returned, stored=False)
-
-
-def _is_told(lease: Lease) -> bool:
-    """Whether there is anything to tell of a claim: a take-over has its line."""
-    return lease.takeover or bool(signals.claimed.receivers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import logging
 import math
 from dataclasses import replace
 from datetime import datetime
@@ -12,17 +13,16 @@ from typing import Any
 
 from asgiref.sync import sync_to_async
 
-from django_idempotency import codecs, keys
+from django_idempotency import codecs, keys, signals
 from django_idempotency.callables import refuse_lazy
-from django_idempotency.claims import ClaimAgain, Decision, decide
+from django_idempotency.claims import ClaimAgain, ClaimRequest, Decision, decide
 from django_idempotency.codecs import encryption
 from django_idempotency.context import Running, running
-from django_idempotency.engine.blocks import WorkBlocks
 from django_idempotency.engine.cancellation import finish
 from django_idempotency.engine.ending import NOTHING, Ending
 from django_idempotency.engine.notes import Notes
 from django_idempotency.engine.operation import Operation
-from django_idempotency.engine.report import Report, is_heard
+from django_idempotency.engine.report import Report
 from django_idempotency.engine.steps import Steps
 from django_idempotency.engine.waiting import Waiter
 from django_idempotency.exceptions import (
@@ -38,6 +38,8 @@ from django_idempotency.logs import word_for
 from django_idempotency.observers import logger
 from django_idempotency.records import Outcome, Record, State
 from django_idempotency.stores.base import BaseStore
+from django_idempotency.transactions.aliases import AtomicBlocks
+from django_idempotency.transactions.block import NO_ALIASES, WorkBlocks
 
 __all__ = ["NO_RESULT", "Attempt", "Phase"]
 
@@ -68,15 +70,34 @@ class Attempt(Running):
     returned: Any = NO_RESULT
     #: What becomes of the record and of the work.
     ending = NOTHING
-    _outcome: Outcome | None = None
+    #: What became of the attempt, once that is known: see `outcome`.
+    concluded: Outcome | None = None
     #: The last envelope that was encrypted, and what became of it.
     _encrypted = b"", b""
 
     def __init__(self, operation: Operation, store: BaseStore) -> None:
+        policy, aliases = operation.policy, operation.aliases
+        scope, key, name = keys.columns(operation.scope, operation.key, operation.name)
+        has_deadline = operation.recorded and policy.deadline is not None
         self.operation = operation
-        self.request = operation.request()
         self.store = store
-        self.blocks = WorkBlocks(operation.aliases)
+        #: The claim, with a token of this attempt's own.
+        self.request = ClaimRequest(
+            record_id=operation.record_id,
+            scope=scope,
+            key=key,
+            operation=name,
+            transaction=operation.transaction,
+            fingerprints=operation.fingerprint.forms,
+            digest=operation.fingerprint.digest,
+            lease=policy.attempt_lease() if has_deadline else policy.lease,
+            retention=policy.retention,
+            max_duration=policy.max_duration,
+            on_stale=policy.on_stale,
+            steps=policy.transaction == "steps",
+            opens_work=not signals.claimed.receivers,
+        )
+        self.blocks = WorkBlocks(AtomicBlocks(aliases) if aliases else NO_ALIASES)
         self.report = Report(store, self.request, operation.label)
 
     def _takes_fingerprint(self, record: Record) -> bool:
@@ -102,41 +123,39 @@ class Attempt(Running):
     def take_seen(self, seen: Record) -> bool:
         """Take the answer of a record that was read; return False if there is a claim to make."""
         try:
-            self.replay(self.replayable(seen))
+            self.take(seen)
         except ClaimAgain:
             return False
         return True
 
     def take(self, claimed: Lease | Record) -> None:
-        """Take the lease, or the answer of a record; see `replayable` for what is raised."""
-        if not isinstance(claimed, Lease):
-            self.replay(self.replayable(claimed))
+        """Take the lease, or the answer of a record; raise what the record means otherwise."""
+        if isinstance(claimed, Lease):
+            if isinstance(claimed, ItemLease):
+                claimed.completion = partial(self._item, claimed)
+            self.held = claimed
+            self.phase = Phase.OPENING
+            if self.request.steps:
+                claimed.steps = Steps(self.store, claimed, self.operation.policy)
             return
-        if isinstance(claimed, ItemLease):
-            claimed.completion = partial(self._item, claimed)
-        self.held = claimed
-        self.phase = Phase.OPENING
-        if self.request.steps:
-            claimed.steps = Steps(self.store, claimed, self.operation.policy)
-
-    def replayable(self, record: Record) -> Record:
-        """Return the record if it is to be replayed; raise what it means otherwise."""
-        decision = decide(record, self.request)
+        decision = decide(claimed, self.request)
         if decision is Decision.REPLAY:
-            return record
-        if decision is Decision.MISMATCH and not self._takes_fingerprint(record):
+            self.replay(claimed)
+            return
+        if decision is Decision.MISMATCH and not self._takes_fingerprint(claimed):
             raise FingerprintMismatch
         if decision in (Decision.MISMATCH, Decision.CLAIM_AGAIN):
             raise ClaimAgain
         stale, message = decision is Decision.STALE, None
-        if stale and record.steps is not None and not self.request.steps:
+        if stale and claimed.steps is not None and not self.request.steps:
             message = (
                 "An attempt in steps has not finished, and this code has no steps. Put "
                 'transaction="steps" back, or let an operator decide.'
             )
         elif stale:
             message = "An attempt has not finished, and an operator has to decide what follows."
-        raise InProgress(message, record=record, retry_after=_retry_after(record), stale=stale)
+        retry_after = _retry_after(claimed)
+        raise InProgress(message, record=claimed, retry_after=retry_after, stale=stale)
 
     @property
     def lease(self) -> Lease:
@@ -187,8 +206,7 @@ class Attempt(Running):
         exc_value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._leave(exc_value)
-        if self.operation.recorded and is_heard(exc_value):
+        if self._leave(exc_value):
             self.report.left(self._word(exc_value), exc_value)
 
     async def __aenter__(self) -> None:
@@ -202,16 +220,25 @@ class Attempt(Running):
         traceback: TracebackType | None,
     ) -> None:
         """See `__exit__`: receivers run on the thread of the work's connection."""
-        self._leave(exc_value)
-        if self.operation.recorded and is_heard(exc_value):
+        if self._leave(exc_value):
             await finish(sync_to_async(self.report.left)(self._word(exc_value), exc_value))
 
-    def _leave(self, error: BaseException | None) -> None:
+    def _leave(self, error: BaseException | None) -> bool:
+        """
+        End what `push` began; return whether anything is told of the end.
+
+        Errors of a store are logged at any level.
+        """
         self.pop()
         if error is None and self.operation.commit_hooks is not None:
             self.operation.commit_hooks.belong_to(self)
         if isinstance(error, StoreError) and self.held is None:
             error.at_claim = self.waiter is None
+        return self.operation.recorded and (
+            error is not None
+            or logger.isEnabledFor(logging.INFO)
+            or any(map(signals.receivers, signals.ABOUT_ENDS))
+        )
 
     def _item(self, lease: ItemLease, result: Any) -> Any:
         """Return the completion with `result`, as an item of the caller's own transaction."""
@@ -236,16 +263,11 @@ class Attempt(Running):
         self.returned = refuse_lazy("The work", result)
 
     @property
-    def concluded(self) -> bool:
-        """Whether there is an outcome."""
-        return self._outcome is not None
-
-    @property
     def outcome(self) -> Outcome:
         """What became of the attempt; RuntimeError before its block has ended."""
-        if self._outcome is None:
+        if self.concluded is None:
             raise RuntimeError("The attempt has no outcome before its block has ended.")
-        return self._outcome
+        return self.concluded
 
     @property
     def result(self) -> Any:
@@ -261,7 +283,7 @@ class Attempt(Running):
         self.record, self.replayed = record, True
         self.report.attempts = record.attempts
         operation = self.operation
-        self._outcome = Outcome(
+        self.concluded = Outcome(
             result=codecs.unpack(
                 operation.codec, record.result, max_bytes=operation.policy.max_result_bytes
             ),
@@ -273,7 +295,7 @@ class Attempt(Running):
 
     def conclude(self, result: Any, *, stored: bool) -> None:
         """Answer with the result of this attempt's own work."""
-        self._outcome = Outcome(
+        self.concluded = Outcome(
             result=result,
             replayed=False,
             record_id=self.request.record_id,
@@ -320,7 +342,7 @@ class Attempt(Running):
 
     def withhold(self) -> None:
         """Note that no later attempt can get the result."""
-        self._outcome = replace(self.outcome, stored=False)
+        self.concluded = replace(self.outcome, stored=False)
 
     def _without_result(self, error: Exception) -> bytes:
         """Return what is kept in the place of a result; raise `error` where it must be kept."""
@@ -336,7 +358,7 @@ class Attempt(Running):
 
     def kept_until(self, expires_at: datetime | None) -> None:
         """Note when the record expires that holds the outcome."""
-        self._outcome = replace(self.outcome, expires_at=expires_at)
+        self.concluded = replace(self.outcome, expires_at=expires_at)
 
     # What has become of the work.
 

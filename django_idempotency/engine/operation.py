@@ -8,8 +8,7 @@ from datetime import timedelta
 from typing import Any, NoReturn
 from uuid import UUID
 
-from django_idempotency import codecs, keys, signals
-from django_idempotency.claims import ClaimRequest
+from django_idempotency import codecs
 from django_idempotency.engine.waiting import Waiter
 from django_idempotency.exceptions import WorkRolledBack
 from django_idempotency.fingerprint import Fingerprint
@@ -57,26 +56,6 @@ class Operation:
         if self.make_waiter is not None:
             return self.make_waiter(self)
         return Waiter(self.record_id, self.wait, self.policy.on_stale)
-
-    def request(self) -> ClaimRequest:
-        """Return the claim of a new attempt, with a token of its own."""
-        policy = self.policy
-        scope, key, name = keys.columns(self.scope, self.key, self.name)
-        return ClaimRequest(
-            record_id=self.record_id,
-            scope=scope,
-            key=key,
-            operation=name,
-            transaction=self.transaction,
-            fingerprints=self.fingerprint.forms,
-            digest=self.fingerprint.digest,
-            lease=policy.attempt_lease() if self.recorded else policy.lease,
-            retention=policy.retention,
-            max_duration=policy.max_duration,
-            on_stale=policy.on_stale,
-            steps=policy.transaction == "steps",
-            opens_work=not signals.claimed.receivers,
-        )
 
 
 @dataclass(frozen=True)

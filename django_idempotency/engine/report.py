@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import Any
 
@@ -10,7 +9,6 @@ from django_idempotency import signals
 from django_idempotency.claims import ClaimRequest
 from django_idempotency.leases import Lease
 from django_idempotency.logs import tell_claim, tell_end
-from django_idempotency.observers import logger
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.transactions.outer import after_commit
 
@@ -77,12 +75,3 @@ class Report:
             logged=self.unwritten is not None,
             label=self._label,
         )
-
-
-def is_heard(error: BaseException | None) -> bool:
-    """Whether anything is told of an end: errors of a store are logged at any level."""
-    return (
-        error is not None
-        or logger.isEnabledFor(logging.INFO)
-        or any(map(signals.receivers, signals.ABOUT_ENDS))
-    )

@@ -248,7 +248,7 @@ class Settling:
         if record is None or record.state is not State.COMPLETED:
             return lost
         try:
-            attempt.replay(attempt.replayable(record))
+            attempt.take(record)
         except (ClaimAgain, FingerprintMismatch):
             return lost
         except (ResultUnavailable, StoreError) as unreadable:
@@ -293,7 +293,7 @@ class Settling:
         ending = attempt.ending
         if attempt.blocks.committed:  # an on_commit hook raised
             return raised
-        if attempt.request.transaction != "single" or not attempt.concluded:
+        if attempt.request.transaction != "single" or attempt.concluded is None:
             return raised  # the ending itself has failed: no second one is tried
         attempt.ending = replace(ending, commits=False)
         if not ending.keeps:
@@ -314,7 +314,7 @@ class Settling:
                         return raised
                     attempt.kept_until(write_ending(self.store, claimed, ending))
                 elif claimed.token != attempt.request.token or claimed.state is not State.COMPLETED:
-                    attempt.replay(attempt.replayable(claimed))
+                    attempt.take(claimed)
                 else:
                     attempt.kept_until(claimed.expires_at)
                     attempt.ending = ending

@@ -1,8 +1,10 @@
-"""The transaction around work and record, which knows whose it is."""
+"""The transactions of the work: that of its record, which knows whose it is, and all of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 from uuid import UUID
@@ -20,6 +22,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django_idempotency.context import Running, running
 from django_idempotency.exceptions import StoreError, TransactionOpen
 from django_idempotency.leases import Lease
+from django_idempotency.transactions.aliases import AtomicBlocks
 from django_idempotency.transactions.errors import is_connection_failure
 from django_idempotency.transactions.state import RollbackWatch, is_open, not_begun
 
@@ -219,3 +222,27 @@ class Block(transaction.Atomic):
         self.committed = True
         if self._tell is not None:
             self._tell()
+
+
+#: In the place of the transactions of work that has none on other aliases.
+NO_ALIASES = AtomicBlocks(())
+
+
+@dataclass
+class WorkBlocks:
+    """The transactions of the work, and what is known of their end."""
+
+    #: Those on other aliases.
+    beside: AtomicBlocks
+    #: `single`: the transaction of claim, work and record, once it is open.
+    whole: ExitStack = field(default_factory=ExitStack)
+    #: The block in which the work and its record commit together, once it is open.
+    work: ExitStack = field(default_factory=ExitStack)
+    #: Whether the transaction of work and completion is known to have committed.
+    committed: bool = False
+    #: What a hook raised after those on other aliases had committed.
+    raised_by_hook: Exception | None = None
+
+    def note_commit(self) -> None:
+        """Note that the transaction of work and completion has committed."""
+        self.committed = True

@@ -50,19 +50,13 @@ def is_takeover(seen: Record | None) -> bool:
     return seen is not None and seen.state is State.IN_PROGRESS and not seen.expired
 
 
-def request_parameters(request: ClaimRequest) -> dict[str, Any]:
+def claim_parameters(request: ClaimRequest) -> dict[str, Any]:
     return {
         "id": request.record_id,
         **request.named,
         "fingerprints": list(request.fingerprints),
-        "token": request.token,
-    }
-
-
-def claim_parameters(request: ClaimRequest) -> dict[str, Any]:
-    return {
-        **request_parameters(request),
         "fingerprint": request.fingerprint,
+        "token": request.token,
         "lease": request.lease,
         "lifetime": None if request.on_stale == "refuse" else request.lifetime,
         "take_over": request.on_stale == "take_over",

@@ -39,7 +39,6 @@ from django_idempotency.stores.database.rows import (
     is_takeover,
     proof_parameters,
     record_of,
-    request_parameters,
     seen_parameters,
     utc,
     uuid_of,
@@ -135,7 +134,7 @@ class DatabaseStore(Browsing, Sweeping):
                 ):
                     *columns, epoch, _, _, _, place = rows[0]
                     if epoch is not None:
-                        return self._lease(request, rows[0][-5:], None, connection)
+                        return self._lease(request, rows[0][-5:], connection)
                     seen, now = record_of(columns, place)  # of CLAIM_OR_LOOK
                 look_first = False
                 if seen is None:
@@ -149,7 +148,8 @@ class DatabaseStore(Browsing, Sweeping):
                 parameters = claim_parameters(request) | seen_parameters(record)
                 if rows := self._execute(reclaim, parameters, connection):
                     journal, *row = rows[0]  # of the version that it has changed, not of the look
-                    return self._lease(request, row, record, connection, journal)
+                    takeover = is_takeover(record)
+                    return self._lease(request, row, connection, takeover, journal)
             except StoreError as error:
                 if is_held(error):
                     break
@@ -237,8 +237,8 @@ class DatabaseStore(Browsing, Sweeping):
         self,
         request: ClaimRequest,
         row: Sequence[Any],
-        seen: Record | None,
         connection: BaseDatabaseWrapper,
+        takeover: bool = False,
         journal: Any = None,
     ) -> Lease:
         epoch, lease_until, now, isolation, place = row
@@ -247,7 +247,7 @@ class DatabaseStore(Browsing, Sweeping):
             epoch,
             lease_until=utc(lease_until),
             claimed_at=utc(now),
-            takeover=is_takeover(seen),
+            takeover=takeover,
             renewable=self._renewable(request, isolation, connection),
             place=place,
             journal=None if journal is None else bytes(journal),
@@ -437,7 +437,7 @@ class DatabaseStore(Browsing, Sweeping):
         if seen is not None and not seen.expired and seen.fingerprint is not None:
             fingerprint = seen.fingerprint
         parameters = {
-            **request_parameters(request),
+            **claim_parameters(request),
             **proof_parameters(lease),
             "state": state.value,
             "fingerprint": None if state is State.RELEASED else fingerprint,

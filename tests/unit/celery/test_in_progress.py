@@ -6,6 +6,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from unittest.mock import Mock
+from uuid import uuid4
 
 import pytest
 from celery import Task
@@ -197,7 +198,7 @@ def test_C6_an_owner_whose_successor_is_at_work_is_sent_again(local, memory, clo
     def succeed():
         clock.advance(91)
         [stalled] = running()
-        memory.claim(stalled.operation.request())
+        memory.claim(replace(stalled.request, token=uuid4()))
 
     assert meeting.deliver(succeed).state == "RETRY"
     assert [again.id for again in local.sent()] == [meeting.message.id]
