@@ -111,9 +111,9 @@ class Dialect:
         raise NotImplementedError
         yield
 
-    def rows(self, cursor: Any, name: str, parameters: Mapping[str, Any]) -> list[Row]:
-        """Return the rows that the statement `name` has given."""
-        return list(cursor.fetchall()) if cursor.description else []
+    def written(self, cursor: Any, name: str, parameters: Mapping[str, Any]) -> list[Row]:
+        """Return the rows of a statement that cannot give any, and may have written one."""
+        return []
 
     def unsupported(self, connection: Any) -> str | None:
         """Return the name of a server or library that lacks what the statements need; else None."""

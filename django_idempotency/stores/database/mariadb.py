@@ -333,10 +333,10 @@ SELECT count(*) FROM idempotency_record
             return tuple(self.adapt(item) for item in value) or ("",)
         return value
 
-    def rows(self, cursor: Any, name: str, parameters: Mapping[str, Any]) -> list[Row]:
-        """See `Dialect.rows`; of an UPDATE they are made of the clock that it has given."""
-        if cursor.description or not cursor.lastrowid:
-            return super().rows(cursor, name, parameters)
+    def written(self, cursor: Any, name: str, parameters: Mapping[str, Any]) -> list[Row]:
+        """See `Dialect.written`; of an UPDATE they are made of the clock that it has given."""
+        if not cursor.lastrowid:
+            return []
         now = datetime(1970, 1, 1) + timedelta(microseconds=cursor.lastrowid)
         if name == "RECLAIM":
             epoch = max(parameters["seen_epoch"] + 1, cursor.lastrowid)

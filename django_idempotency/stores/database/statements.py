@@ -239,7 +239,11 @@ class Statements(BaseStore):
                             raise _no_statements_for(unsupported)
                         self._is_supported = True
                     cursor.execute(self._texts[name, table], dialect.adapted(parameters))
-                    return cursor.rowcount if counts else dialect.rows(cursor, name, parameters)
+                    if counts:
+                        return cursor.rowcount
+                    if cursor.description:
+                        return list(cursor.fetchall())
+                    return dialect.written(cursor, name, parameters)
             except (InterfaceError, OperationalError) as error:
                 lost = self.dialect.has_server and is_connection_failure(error)
                 if lost and tries and name in _OWNERS_WRITES:
