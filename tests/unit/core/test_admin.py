@@ -28,7 +28,7 @@ from django_idempotency.claims import ClaimRequest
 from django_idempotency.conf import stores
 from django_idempotency.contrib.celery import deliveries as celery_deliveries
 from django_idempotency.exceptions import StoreError
-from django_idempotency.http import asked, scopes
+from django_idempotency.http import scopes
 from django_idempotency.http.snapshot import SnapshotCodec
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.operators import search
@@ -232,7 +232,7 @@ def test_an_index_of_the_project_searches_all(admin_client, listed, monkeypatch,
 
 
 def test_kinds_of_adapters_are_those_whose_ids_the_search_computes():
-    assert (asked._KIND, celery_deliveries._KIND, api._KIND) == keys.KINDS
+    assert ("http", celery_deliveries._KIND, api._KIND) == keys.KINDS
 
 
 # Other stores.
