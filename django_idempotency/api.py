@@ -27,8 +27,7 @@ from django_idempotency.conf import (
 )
 from django_idempotency.context import current
 from django_idempotency.engine.attempt import Attempt
-from django_idempotency.engine.modes import OpenTransactions
-from django_idempotency.engine.operation import Operation
+from django_idempotency.engine.operation import OpenTransactions, Operation
 from django_idempotency.exceptions import InvalidKey
 from django_idempotency.fingerprint import Fingerprint, canonical_payload
 from django_idempotency.leases import Lease, Uncertainty

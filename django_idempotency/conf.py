@@ -20,8 +20,7 @@ from django.utils.module_loading import import_string
 from django_idempotency import keys
 from django_idempotency.codecs import Codec
 from django_idempotency.engine import Engine
-from django_idempotency.engine.modes import OpenTransactions, check_mode
-from django_idempotency.engine.operation import Operation
+from django_idempotency.engine.operation import OpenTransactions, Operation, check_mode
 from django_idempotency.engine.waiting import Waiter
 from django_idempotency.fingerprint import Fingerprint
 from django_idempotency.observers import observe

@@ -12,7 +12,7 @@ from django_idempotency.api import call_operation, plan_of_call
 from django_idempotency.arguments import escaped
 from django_idempotency.callables import coroutine_problem, name_of, refuse_lazy
 from django_idempotency.conf import DEFAULT_ALIAS
-from django_idempotency.engine.modes import OpenTransactions
+from django_idempotency.engine.operation import OpenTransactions
 from django_idempotency.exceptions import InvalidKey
 from django_idempotency.exceptions.base import missing
 from django_idempotency.leases import Lease

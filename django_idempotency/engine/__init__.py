@@ -25,8 +25,8 @@ from django_idempotency import keys, signals
 from django_idempotency.claims import ClaimAgain
 from django_idempotency.engine.attempt import NO_RESULT, Attempt, Phase
 from django_idempotency.engine.cancellation import finish
-from django_idempotency.engine.ending import ending_of
-from django_idempotency.engine.operation import Operation, RollBack, Verdict, refuse_rollback
+from django_idempotency.engine.ending import RollBack, Verdict, ending_of, refuse_rollback
+from django_idempotency.engine.operation import Operation
 from django_idempotency.engine.renewal import LeaseRenewer, lease_renewer
 from django_idempotency.engine.settling import Settling
 from django_idempotency.engine.threads import StoreThreads, own_thread

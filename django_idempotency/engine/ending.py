@@ -1,18 +1,73 @@
-"""How an attempt ends, as a value: what becomes of its record, and of its work."""
+"""How an attempt ends: the verdict on its work, and what becomes of its record, as a value."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any, NoReturn
 
-from django_idempotency.engine.operation import RollBack, Verdict
-from django_idempotency.exceptions import LeaseLost
+from django_idempotency.exceptions import LeaseLost, WorkRolledBack
 from django_idempotency.leases import Lease
+from django_idempotency.observers import logger
 from django_idempotency.records import State
 from django_idempotency.stores.base import BaseStore
 
 _STATES = {"keep": State.COMPLETED, "release": State.RELEASED, "fail": State.FAILED}
 _NOT_KEPT = "not kept"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What an adapter says of a result that the work has returned, and whose work commits."""
+
+    #: What becomes of the record: "keep" the result, "release" or "fail" it (R57).
+    says: str = "keep"
+    #: False for a refusal that the work returned.
+    succeeded: bool = True
+
+
+class RollBack(Exception):
+    """
+    Raised by an adapter: roll the work back, end the lease, and answer with `result`.
+
+    Or pass `error` on, unchanged. The verdict "keep" keeps the result without the work.
+    """
+
+    def __init__(
+        self,
+        verdict: str,
+        result: Any = None,
+        error: BaseException | None = None,
+        *,
+        deliberate: bool = False,
+    ) -> None:
+        super().__init__(verdict)
+        self.error = error
+        #: "release", "fail" or "keep".
+        self.verdict = verdict
+        self.result = result
+        #: The work itself has called ``set_rollback(True)`` (R91).
+        self.deliberate = deliberate
+
+
+def refuse_rollback(of: str, result: Any, verdict: Verdict, *, deliberate: bool) -> NoReturn:
+    """
+    End work that returned `result`, and whose transaction can only be rolled back (R91, R57).
+
+    Raises WorkRolledBack for a success, unless the rollback is deliberate; RollBack with
+    the result otherwise.
+    """
+    cause = (
+        "a database error was swallowed outside of an inner atomic(), or a statement has ended its "
+        "transaction"
+    )
+    if verdict.succeeded and not deliberate:
+        logger.error("The work of %s succeeded, and can only be rolled back: %s.", of, cause)
+        raise WorkRolledBack
+    if not deliberate:
+        logger.warning("The work of %s is refused, and is rolled back: %s.", of, cause)
+    ends = "release" if verdict.says == "release" else "fail"
+    raise RollBack(ends, result, deliberate=deliberate)
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,23 @@
-"""What is to be guarded, and how its work is rolled back."""
+"""What is to be guarded, and who owns the transaction: the caller, or the attempt."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, NoReturn
 from uuid import UUID
+
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_idempotency import codecs
 from django_idempotency.engine.waiting import Waiter
-from django_idempotency.exceptions import WorkRolledBack
+from django_idempotency.exceptions import TransactionOpen
 from django_idempotency.fingerprint import Fingerprint
-from django_idempotency.observers import logger
 from django_idempotency.policy import Policy
+from django_idempotency.stores.base import BaseStore
 from django_idempotency.transactions.outer import CommitHooks, OuterTransaction
+from django_idempotency.transactions.state import is_open
 
 
 @dataclass(frozen=True)
@@ -58,55 +61,91 @@ class Operation:
         return Waiter(self.record_id, self.wait, self.policy.on_stale)
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What an adapter says of a result that the work has returned, and whose work commits."""
-
-    #: What becomes of the record: "keep" the result, "release" or "fail" it (R57).
-    says: str = "keep"
-    #: False for a refusal that the work returned.
-    succeeded: bool = True
-
-
-class RollBack(Exception):
+class OpenTransactions:
     """
-    Raised by an adapter: roll the work back, end the lease, and answer with `result`.
+    The caller's open transactions, as one look over this thread's connections finds them.
 
-    Or pass `error` on, unchanged. The verdict "keep" keeps the result without the work.
+    Those that a TestCase opened do not count.
     """
 
-    def __init__(
-        self,
-        verdict: str,
-        result: Any = None,
-        error: BaseException | None = None,
-        *,
-        deliberate: bool = False,
-    ) -> None:
-        super().__init__(verdict)
-        self.error = error
-        #: "release", "fail" or "keep".
-        self.verdict = verdict
-        self.result = result
-        #: The work itself has called ``set_rollback(True)`` (R91).
-        self.deliberate = deliberate
+    def __init__(self, store: BaseStore) -> None:
+        self._store = store
+        self._open: list[BaseDatabaseWrapper] = []
+        #: Whether the store's own writes would be part of one of them.
+        self.within = False
+        # As `connections.all(initialized_only=True)` finds them, at half its price.
+        made = connections._connections  # type: ignore[attr-defined]
+        for alias in connections:
+            connection = getattr(made, alias, None)
+            if connection is None and alias == store.using:
+                connection = connections[alias]  # open before its first use without autocommit
+            if connection is not None and is_open(connection):
+                self._open.append(connection)
+                self.within = self.within or alias == store.using
+        #: Whether a duplicate may wait: not while it holds a transaction of the caller (R51).
+        self.may_wait = not self._open
+
+    def mode(self, policy: Policy, *, joins: bool = True) -> str:
+        """
+        Return "single", "joined" or "separate": the policy's choice, or the default at this place.
+
+        The default is "joined" where the store can, and "separate" without `joins`: for coroutines,
+        say. Work with steps is "separate": what commits with its note are its steps.
+
+        Inside a transaction that the caller opened the default is "single" within it on a database
+        store of that alias, and "separate" on any other store, whose completion then waits for the
+        commit; "joined", "separate" and "steps" asked for by name raise TransactionOpen
+        there, as ``atomic(durable=True)`` does. What the store cannot do raises ValueError.
+        """
+        chosen = policy.transaction
+        check_mode(policy, self._store)
+        if self.within and chosen in (None, "single"):
+            return "single"
+        if self._open:
+            if chosen is not None:
+                way_out = "Leave the choice out to go with that one, or call outside atomic()."
+                if chosen == "steps":  # without the choice there are none
+                    way_out = "Call outside atomic()."
+                raise TransactionOpen(
+                    f"transaction={chosen!r} commits on its own, and a transaction is already open "
+                    f"here. {way_out}"
+                )
+            return "separate"
+        if chosen is not None:
+            return "separate" if chosen == "steps" else chosen
+        return "joined" if self._store.supports_join and joins else "separate"
+
+    def outer(self) -> OuterTransaction | None:
+        """
+        Return the transactions that must commit before the store may complete.
+
+        None where nothing needs to be waited for: none is open, or the store is part of it. Raises
+        TransactionOpen where autocommit is off, so that nothing would tell of the commit.
+        """
+        if self.within or not self._open:
+            return None
+        if not all(
+            connection.in_atomic_block and connection.commit_on_exit for connection in self._open
+        ):
+            raise TransactionOpen(
+                "Autocommit is off here, so the commit of the work cannot be waited for. Use "
+                "atomic() with autocommit on."
+            )
+        return OuterTransaction(self._open)
+
+    def commit_hooks(self) -> CommitHooks:
+        """Return the on_commit hooks of these transactions, those without a block included."""
+        return CommitHooks(self._open)
 
 
-def refuse_rollback(of: str, result: Any, verdict: Verdict, *, deliberate: bool) -> NoReturn:
-    """
-    End work that returned `result`, and whose transaction can only be rolled back (R91, R57).
-
-    Raises WorkRolledBack for a success, unless the rollback is deliberate; RollBack with
-    the result otherwise.
-    """
-    cause = (
-        "a database error was swallowed outside of an inner atomic(), or a statement has ended its "
-        "transaction"
-    )
-    if verdict.succeeded and not deliberate:
-        logger.error("The work of %s succeeded, and can only be rolled back: %s.", of, cause)
-        raise WorkRolledBack
-    if not deliberate:
-        logger.warning("The work of %s is refused, and is rolled back: %s.", of, cause)
-    ends = "release" if verdict.says == "release" else "fail"
-    raise RollBack(ends, result, deliberate=deliberate)
+def check_mode(policy: Policy, store: BaseStore) -> None:
+    """Raise ValueError where the policy asks for a mode that the store cannot do."""
+    if policy.transaction in ("single", "joined") and not store.supports_join:
+        raise ValueError(
+            f"transaction={policy.transaction!r} needs a database store; {type(store).__name__} "
+            f"can only do 'separate'."
+        )
+    if policy.transaction == "steps" and not store.supports_steps:
+        raise ValueError(
+            f"transaction='steps' needs a store that can note them; {type(store).__name__} cannot."
+        )

@@ -15,8 +15,7 @@ from typing import Any
 from django_idempotency import codecs, keys
 from django_idempotency.claims import ClaimAgain
 from django_idempotency.engine.attempt import Attempt, Phase
-from django_idempotency.engine.ending import NOTHING, Ending, ending_by, write_ending
-from django_idempotency.engine.operation import RollBack
+from django_idempotency.engine.ending import NOTHING, Ending, RollBack, ending_by, write_ending
 from django_idempotency.engine.steps import leaves
 from django_idempotency.exceptions import (
     FingerprintMismatch,

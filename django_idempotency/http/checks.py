@@ -15,7 +15,7 @@ from django.utils.module_loading import import_string
 
 from django_idempotency.checks import path_problems
 from django_idempotency.conf import UnknownAlias, http_policy_for, policy_for, stores
-from django_idempotency.engine.modes import check_mode
+from django_idempotency.engine.operation import check_mode
 from django_idempotency.http.atomic_requests import atomic_aliases, exempt, is_marked
 from django_idempotency.http.attributes import IdempotencyAttributes
 from django_idempotency.http.class_views import class_of, has_guard, is_wrapped, what_to_write

@@ -15,8 +15,8 @@ from django.http.response import HttpResponseBase
 
 from django_idempotency.context import running
 from django_idempotency.engine.attempt import Attempt
-from django_idempotency.engine.modes import OpenTransactions
-from django_idempotency.engine.operation import Operation, RollBack, Verdict
+from django_idempotency.engine.ending import RollBack, Verdict
+from django_idempotency.engine.operation import OpenTransactions, Operation
 from django_idempotency.exceptions import (
     IdempotencyError,
     InvalidKey,

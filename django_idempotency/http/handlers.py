@@ -14,7 +14,7 @@ from django.http import Http404, HttpRequest
 from django.http.multipartparser import MultiPartParserError
 from django.http.response import HttpResponseBase
 
-from django_idempotency.engine.operation import RollBack
+from django_idempotency.engine.ending import RollBack
 from django_idempotency.http import scopes
 from django_idempotency.http.content import body_of
 from django_idempotency.policy import HTTPPolicy

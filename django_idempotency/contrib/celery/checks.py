@@ -13,7 +13,7 @@ from django_idempotency.conf import store_for, stores
 from django_idempotency.contrib.celery.codec import serializer_problem
 from django_idempotency.contrib.celery.guard import TaskGuard
 from django_idempotency.contrib.celery.guarded import guarded_tasks, project_app
-from django_idempotency.engine.modes import check_mode
+from django_idempotency.engine.operation import check_mode
 from django_idempotency.policy import Policy
 
 SWEEP = "django_idempotency.tasks.sweep_expired"

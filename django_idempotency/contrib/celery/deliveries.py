@@ -30,8 +30,8 @@ from django_idempotency.contrib.celery.messages import (
 from django_idempotency.contrib.celery.parents import noted_retries
 from django_idempotency.contrib.celery.waits import DeliveryWaiter
 from django_idempotency.engine.attempt import Attempt
-from django_idempotency.engine.modes import OpenTransactions
-from django_idempotency.engine.operation import Operation, RollBack
+from django_idempotency.engine.ending import RollBack
+from django_idempotency.engine.operation import OpenTransactions, Operation
 from django_idempotency.engine.waiting import Waiter
 from django_idempotency.exceptions import (
     IdempotencyError,

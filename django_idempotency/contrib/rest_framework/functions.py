@@ -10,7 +10,7 @@ from django.http.response import HttpResponseBase
 from rest_framework.request import Request
 
 from django_idempotency.contrib.rest_framework.handler import RestHandler
-from django_idempotency.engine.modes import OpenTransactions
+from django_idempotency.engine.operation import OpenTransactions
 from django_idempotency.http.atomic_requests import atomic_of
 from django_idempotency.http.guard import Guard
 from django_idempotency.http.plans import Declared, ViewPlan

@@ -17,7 +17,7 @@ from django.db.transaction import Atomic
 
 from django_idempotency import IdempotencyError, StoreError
 from django_idempotency.engine import Engine
-from django_idempotency.engine.operation import RollBack
+from django_idempotency.engine.ending import RollBack
 from django_idempotency.stores.database import DatabaseStore
 from tests.app.models import Effect
 from tests.integration.database.claims import Boom, effects, operation, work

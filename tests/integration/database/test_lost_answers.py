@@ -12,7 +12,7 @@ from django.db import DatabaseError, connection, connections
 from django.db.backends.signals import connection_created
 
 from django_idempotency.engine import Engine
-from django_idempotency.engine.operation import RollBack
+from django_idempotency.engine.ending import RollBack
 from django_idempotency.exceptions import InProgress, StoreError
 from django_idempotency.records import State
 from django_idempotency.stores.database import fresh

@@ -9,7 +9,7 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_idempotency.engine import Engine
-from django_idempotency.engine.operation import RollBack
+from django_idempotency.engine.ending import RollBack
 from django_idempotency.exceptions import FingerprintMismatch, InProgress
 from tests.integration.database import claims
 from tests.integration.database.claims import Boom, claim_request, operation, packed, won, work

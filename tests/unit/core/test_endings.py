@@ -23,7 +23,7 @@ from django_idempotency import (
 from django_idempotency.claims import ClaimAgain
 from django_idempotency.codecs import JSONCodec, pack, unavailable
 from django_idempotency.engine import CLAIM_TRIES, Engine
-from django_idempotency.engine.operation import RollBack, Verdict
+from django_idempotency.engine.ending import RollBack, Verdict
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.records import State
 from django_idempotency.stores.database import DatabaseStore

@@ -16,8 +16,8 @@ from django.db import transaction
 
 from django_idempotency import InProgress, LeaseLost, StoreError
 from django_idempotency.engine import Engine, renewal
-from django_idempotency.engine.modes import OpenTransactions
-from django_idempotency.engine.operation import Verdict
+from django_idempotency.engine.ending import Verdict
+from django_idempotency.engine.operation import OpenTransactions
 from django_idempotency.engine.renewal import LeaseRenewer
 from django_idempotency.keys import short
 from django_idempotency.leases import Lease

@@ -29,7 +29,7 @@ from django_idempotency import (
     signals,
 )
 from django_idempotency.conf import InvalidStore, engine_for, store_for
-from django_idempotency.engine.operation import RollBack
+from django_idempotency.engine.ending import RollBack
 from django_idempotency.leases import Lease
 from django_idempotency.records import State
 from django_idempotency.stores.base import BaseStore

@@ -14,7 +14,7 @@ from django.test import TestCase
 import django_idempotency as idempotency
 from django_idempotency import InProgress, TransactionOpen, signals
 from django_idempotency.conf import store_for
-from django_idempotency.engine.modes import OpenTransactions
+from django_idempotency.engine.operation import OpenTransactions
 from django_idempotency.records import State
 from django_idempotency.testing import override_store
 from django_idempotency.transactions.outer import after_commit

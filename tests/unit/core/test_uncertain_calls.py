@@ -28,7 +28,7 @@ from django_idempotency import (
 )
 from django_idempotency.claims import Resolution
 from django_idempotency.conf import engine_for, store_for
-from django_idempotency.engine.operation import RollBack
+from django_idempotency.engine.ending import RollBack
 from django_idempotency.records import State
 from django_idempotency.testing import crash_at
 from tests.unit.core.conftest import cancel, kept, levels, never, noted, run_in_loop
