@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -35,21 +35,13 @@ class Erasure:
     damaged: list[str] = field(default_factory=list)
 
 
-def erase(
-    store: BaseStore,
-    scope: str,
-    *,
-    force: bool,
-    who: str,
-    reason: str,
-    progress: Callable[[Erasure], None],
-) -> Erasure:
+def erase(store: BaseStore, scope: str, *, force: bool, who: str, reason: str) -> Iterator[Erasure]:
     """
     Delete each record of a scope, alone or within a tenant or an endpoint, and all it keeps.
 
-    Reads the whole store in batches: there is no index on the scope. Records that an attempt holds
-    are left unless `force` is set. Those that are claimed while it reads may be missed, and it may
-    be repeated. Calls `progress` after each batch. Raises StoreError.
+    Reads the whole store in batches: there is no index on the scope. Yields what was done after
+    each batch, and at the end. Records that an attempt holds are left unless `force` is set. Those
+    that are claimed while it reads may be missed, and it may be repeated. Raises StoreError.
     """
     done = Erasure()
     wanted = keys.bounded(scope)
@@ -61,7 +53,8 @@ def erase(
                 went = store.erase(record_id, force=force)
                 (done.erased if went else done.left)[stored] += 1
             done.looked_at += len(batch)
-            progress(done)
+            yield done
+        yield done
     finally:  # what is gone is told of, too, if the store fails, or the operator interrupts
         logger.warning(
             "Erased %d records of one scope by %s. Reason: %s (store %s, %d in progress were left, "
@@ -73,7 +66,6 @@ def erase(
             done.left.total(),
             len(done.damaged),
         )
-    return done
 
 
 def _scanned(store: BaseStore, damaged: list[str]) -> Iterator[list[tuple[UUID, str]]]:

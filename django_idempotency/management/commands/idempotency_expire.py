@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from django_idempotency.management.operating import DecisionCommand
+from django_idempotency.management.shell import DecisionCommand
 
 
 class Command(DecisionCommand):

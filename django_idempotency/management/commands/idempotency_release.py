@@ -7,9 +7,12 @@ from typing import Any, ClassVar
 
 from django.core.management.base import CommandError, CommandParser
 
-from django_idempotency.exceptions import StoreError
-from django_idempotency.management.operating import DecisionCommand, operator
-from django_idempotency.management.shell import chosen_stores, printable
+from django_idempotency.management.shell import (
+    DecisionCommand,
+    chosen_stores,
+    operator,
+    printable,
+)
 from django_idempotency.operators.erasing import Erasure, erase
 from django_idempotency.operators.search import scopes_of
 from django_idempotency.stores.base import BaseStore
@@ -51,42 +54,28 @@ class Command(DecisionCommand):
         told = _told(chosen, scope, force=options["force"])
         self.agreed(told, "Erase these records?", options)
         done: dict[str, Erasure] = {}
-        failures: list[str] = []
+        named = {"force": options["force"], "who": operator(), "reason": options["reason"]}
         for store in chosen:
-            try:
-                erasure = done[store.alias] = self._erase_in(store, scope, options)
-            except (NotImplementedError, StoreError) as error:
-                why = str(error) or "this store has no erase()."
-                failures.append(f"{store.alias}: {why} Run the command again.")
-                continue
-            if erasure.damaged:
-                failures.append(
-                    f"{store.alias}: {len(erasure.damaged)} damaged records were left, because "
-                    f"nothing tells whose they are: {', '.join(erasure.damaged)}."
-                )
+            again = self.trying(store, "erase", " Run the command again.")
+            with again, self.progress(json=options["json"]) as show:
+                for erasure in erase(store, scope, **named):
+                    show(_count(store.alias, erasure))
+                done[store.alias] = erasure
+                if erasure.damaged:
+                    self.failures.append(
+                        f"{store.alias}: {len(erasure.damaged)} damaged records were left, because "
+                        f"nothing tells whose they are: {', '.join(erasure.damaged)}."
+                    )
         if options["json"]:
             self.write_json({alias: vars(erasure) for alias, erasure in done.items()})
         else:
             self.write_lines(each for item in done.items() for each in _lines(*item))
-        left = sum(erasure.left.total() for erasure in done.values())
-        if left:
-            failures.append(
+        if left := sum(erasure.left.total() for erasure in done.values()):
+            self.failures.append(
                 f"{left} records were left, because an attempt is running. Run the command again, "
                 f"or add --force."
             )
-        if failures:
-            raise CommandError("\n".join(failures))
-
-    def _erase_in(self, store: BaseStore, scope: str, options: dict[str, Any]) -> Erasure:
-        with self.progress(json=options["json"]) as show:
-            return erase(
-                store,
-                scope,
-                force=options["force"],
-                who=operator(),
-                reason=options["reason"],
-                progress=lambda done: show(_count(store.alias, done)),
-            )
+        self.end()
 
 
 def _one_meant(text: str) -> str:

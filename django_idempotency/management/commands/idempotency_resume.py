@@ -7,8 +7,7 @@ from typing import Any, ClassVar
 
 from django.core.management.base import CommandError, CommandParser
 
-from django_idempotency.management.operating import DecisionCommand
-from django_idempotency.management.shell import printable
+from django_idempotency.management.shell import DecisionCommand, printable
 from django_idempotency.operators.decisions import Decision
 from django_idempotency.operators.facts import Reading
 

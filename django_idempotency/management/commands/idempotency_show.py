@@ -11,9 +11,7 @@ from typing import Any, ClassVar
 
 from django.core.management.base import CommandError, CommandParser
 
-from django_idempotency.exceptions import StoreError
-from django_idempotency.management.operating import OperatorCommand
-from django_idempotency.management.shell import chosen_stores
+from django_idempotency.management.shell import OperatorCommand, chosen_stores
 from django_idempotency.operators.facts import Reading, ago
 from django_idempotency.operators.search import pages
 from django_idempotency.records import Filters, Record, State
@@ -77,9 +75,8 @@ class Command(OperatorCommand):
         if options["record"] is not None or options["scope"] is not None or options["result"]:
             told = "--stale and --held take no record, --scope or --result."
             raise CommandError(told, returncode=2)
-        failures: list[str] = []
         found = []
-        for each in self._listed(options, failures):
+        for each in self._listed(options):
             if not options["json"]:  # each as it is found: a store may be large
                 self.write_lines([each.line])
             found.append(each)
@@ -87,10 +84,9 @@ class Command(OperatorCommand):
             self.write_json({"records": [it.facts() for it in found]})
         else:
             self.write_lines([_summary([it.record for it in found], held=options["held"])])
-        if failures:
-            raise CommandError("\n".join(failures))
+        self.end()
 
-    def _listed(self, options: dict[str, Any], failures: list[str]) -> Iterator[Reading]:
+    def _listed(self, options: dict[str, Any]) -> Iterator[Reading]:
         """Yield what is listed of each store; a record that two aliases share comes once."""
         wanted = Filters(held=True) if options["held"] else Filters(State.IN_PROGRESS, stale=True)
         wanted = replace(wanted, operation=options["operation"])
@@ -100,18 +96,16 @@ class Command(OperatorCommand):
         seen = set()
         for store in chosen_stores(options["store"], options["schema"]):
             damaged: list[str] = []
-            try:
+            with self.trying(store, "browse"):
                 for page in pages(store, wanted):
                     damaged += page.damaged
                     for record in page.records:
                         if record.token not in seen and not record.live:
                             seen.add(record.token)
                             yield Reading(store, record)
-            except (NotImplementedError, StoreError) as error:
-                failures.append(f"{store.alias}: {error or 'this store has no browse().'}")
             if damaged:
                 told = f"{len(damaged)} damaged records cannot be read: {', '.join(damaged)}."
-                failures.append(f"{store.alias}: {told}")
+                self.failures.append(f"{store.alias}: {told}")
 
 
 def _age(text: str) -> timedelta:

@@ -34,8 +34,8 @@ class Command(ShellCommand):
         if options["max_seconds"] is not None and not options["max_seconds"] >= 0:
             raise CommandError("--max-seconds must be at least 0.", returncode=2)
         chosen = {it.alias: it for it in chosen_stores(options["store"], options["schema"])}
-        do, done = (_count, "") if options["dry_run"] else (self._sweep, " deleted")
-        counts, failures = do(chosen, options)
+        do, done = (self._count, "") if options["dry_run"] else (self._sweep, " deleted")
+        counts = do(chosen, options)
         if options["json"]:
             self.write_json(counts)
         else:
@@ -45,15 +45,11 @@ class Command(ShellCommand):
                 if chosen[alias].native_expiry:
                     said = "nothing to sweep, this store deletes its expired records by itself"
                 self.stdout.write(f"{alias}: {said}")
-        if failures:
-            raise CommandError("\n".join(failures))
+        self.end()
 
-    def _sweep(
-        self, chosen: dict[str, BaseStore], options: dict[str, Any]
-    ) -> tuple[Counts, list[str]]:
-        """Sweep; return the numbers of the stores that were reached, and why others were not."""
+    def _sweep(self, chosen: dict[str, BaseStore], options: dict[str, Any]) -> Counts:
+        """Sweep; return the numbers of the stores that were reached."""
         swept: dict[str, int] = {}
-        failures: list[str] = []
         with self.progress(json=options["json"]) as show:
 
             def progress(alias: str, count: int) -> None:
@@ -66,19 +62,14 @@ class Command(ShellCommand):
             try:
                 swept |= sweep(options["store"], **named, progress=progress)
             except StoreError as error:
-                failures.append(str(error))
+                self.failures.append(str(error))
         reached = [alias for alias, it in chosen.items() if it.native_expiry or alias in swept]
-        return {alias: swept.get(alias) for alias in reached}, failures
+        return {alias: swept.get(alias) for alias in reached}
 
-
-def _count(chosen: dict[str, BaseStore], options: dict[str, Any]) -> tuple[Counts, list[str]]:
-    """Return what a sweep would delete, of the stores that are reached, and why others are not."""
-    counts: Counts = {}
-    failures: list[str] = []
-    for alias, store in chosen.items():
-        try:
-            with there(store, options["schema"]):
+    def _count(self, chosen: dict[str, BaseStore], options: dict[str, Any]) -> Counts:
+        """Return what a sweep would delete, of the stores that are reached."""
+        counts: Counts = {}
+        for alias, store in chosen.items():
+            with self.trying(store, "count_expired"), there(store, options["schema"]):
                 counts[alias] = None if store.native_expiry else store.count_expired()
-        except StoreError as error:
-            failures.append(f"{alias}: {error}")
-    return counts, failures
+        return counts
