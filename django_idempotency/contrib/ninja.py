@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from functools import partial, wraps
 from types import SimpleNamespace
@@ -215,29 +215,22 @@ def _guarding(declared: Declared, view: Callable[..., Any]) -> Callable[..., Any
             async def respond(*args: Any, **values: Any) -> HttpResponseBase:
                 return _response(operation, await view(*args, **values), request, values)
 
-            try:
-                handler = NinjaHandler(respond, request, args, values)
-                answer = await aguarded(declared.plan(), handler)
-            except Exception as error:
-                _pass_handlers(request, error)
-                raise
-            return _problem_as_rendered(operation, answer, request)
+            handler = NinjaHandler(respond, request, args, values)
+            with _asked_once(request):
+                return await aguarded(declared.plan(), handler)
 
         return _marked(aguarded_operation, declared)
 
     @wraps(view)
     def guarded_operation(request: HttpRequest, *args: Any, **values: Any) -> Any:
-        operation, plan = _served(request).operation, declared.plan()
+        operation = _served(request).operation
 
         def respond(*args: Any, **values: Any) -> HttpResponseBase:
             return _response(operation, view(*args, **values), request, values)
 
-        try:
-            answer = guarded(plan, NinjaHandler(respond, request, args, values))
-        except Exception as error:
-            _pass_handlers(request, error)
-            raise
-        return _problem_as_rendered(operation, answer, request)
+        handler = NinjaHandler(respond, request, args, values)
+        with _asked_once(request):
+            return guarded(declared.plan(), handler)
 
     return _marked(guarded_operation, declared)
 
@@ -276,12 +269,32 @@ class NinjaHandler(ViewHandler):
             return outside_answer(request, http, unanswered)
         return cast("HttpResponseBase", response)
 
+    def final(self, response: HttpResponseBase) -> HttpResponseBase:
+        """Return the guard's own answer as the API's renderer writes it, unless it writes JSON."""
+        api = _served(self.subject).operation.api
+        if problem_of(response) is None or "json" in str(api.renderer.media_type):
+            return response
+        if isinstance(response, HttpResponse) and response["Content-Type"] == PROBLEM_TYPE:
+            members, status = json.loads(response.content), response.status_code
+            response.content = api.renderer.render(self.subject, members, response_status=status)
+            response["Content-Type"] = api.get_content_type()
+        return response
 
-def _pass_handlers(request: HttpRequest, error: Exception) -> None:
-    """Raise _Unanswered if the API's exception handlers were asked about this error already."""
-    asked, unanswered = vars(request).pop(_UNANSWERED, (None, None))
-    if unanswered is not None and (error is asked or error is unanswered):
-        raise _Unanswered(unanswered)
+    async def afinal(self, response: HttpResponseBase) -> HttpResponseBase:
+        """See `ViewHandler.afinal`."""
+        return self.final(response)
+
+
+@contextmanager
+def _asked_once(request: HttpRequest) -> Iterator[None]:
+    """Raise _Unanswered if the API's exception handlers were asked about an error already."""
+    try:
+        yield
+    except Exception as error:
+        asked, unanswered = vars(request).pop(_UNANSWERED, (None, None))
+        if unanswered is not None and (error is asked or error is unanswered):
+            raise _Unanswered(unanswered) from None
+        raise
 
 
 def _response(
@@ -293,18 +306,6 @@ def _response(
     if temporal is None:
         temporal = operation.api.create_temporal_response(request)
     response: HttpResponseBase = operation._result_to_response(request, result, temporal)
-    return response
-
-
-def _problem_as_rendered(operation: Operation, response: Any, request: HttpRequest) -> Any:
-    """Return the guard's own answer as the API's renderer writes it, unless that writes JSON."""
-    api = operation.api
-    if problem_of(response) is None or "json" in str(api.renderer.media_type):
-        return response
-    if isinstance(response, HttpResponse) and response["Content-Type"] == PROBLEM_TYPE:
-        members, status = json.loads(response.content), response.status_code
-        response.content = api.renderer.render(request, members, response_status=status)
-        response["Content-Type"] = api.get_content_type()
     return response
 
 
