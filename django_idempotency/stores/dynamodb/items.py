@@ -123,19 +123,6 @@ class Names:
                 f"The item of record {keys.short(record_id)} is damaged: {type(error).__name__}."
             ) from error
 
-    def before(self, item: Item) -> tuple[int | None, str | None, bytes | None]:
-        """
-        Return the epoch, the status and the journal of an item that a claim has changed.
-
-        Each is None if the item lacks it. Raises StoreError for an epoch that is no whole number,
-        and for what is no journal.
-        """
-        epoch, status = self._maybe(item, "epoch", "N"), self._maybe(item, "status", "S")
-        try:
-            return None if epoch is None else int(epoch), status, self._journal(item)
-        except (KeyError, TypeError, ValueError) as error:
-            raise StoreError("The epoch or the journal of an item is damaged.") from error
-
     def overflow(self, item: Item) -> tuple[str, bytes] | None:
         """Return the name and the hash of the object that holds an item's result, if one does."""
         kept = self._maybe(item, "responsePayload", "M")

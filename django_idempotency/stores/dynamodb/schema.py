@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from django_idempotency.exceptions import StoreError
@@ -60,7 +60,7 @@ def create(store: DynamoDBStore, progress: Callable[[str], None] = lambda step: 
             raise
         progress("it is there already")
     progress("waiting until it is active")
-    described = _wait_for(lambda: _active(store), f"The table {table.name} was not active")
+    described = _wait_for(partial(_active, store), f"The table {table.name} was not active")
     found, wanted = described["KeySchema"], table.names.key_schema()
     if in_words(found) != in_words(wanted):
         raise StoreError(
@@ -71,23 +71,24 @@ def create(store: DynamoDBStore, progress: Callable[[str], None] = lambda step: 
         name = operation.removeprefix("update_").replace("_", " ")
         progress(f"turning on {name}")
         try:
-            turn_on = functools.partial(_turn_on, store, operation, specification)
-            _wait_for(turn_on, f"There was no {name}")
+            _wait_for(partial(_turn_on, store, operation, specification), f"There was no {name}")
         except StoreError as error:
             if error.code != "UnknownOperationException":
                 raise
             progress(f"this server has no {name}")
 
 
-def _active(store: DynamoDBStore) -> dict[str, Any] | None:
-    """Return the description of the table if it is active."""
+def _active(store: DynamoDBStore) -> dict[str, Any]:
+    """Return the description of the table once it is active."""
     described = store.table.described()
     if described["TableStatus"] == "DELETING":
         raise StoreError(f"The table {store.table.name} is being deleted; try again after that.")
-    return described if described["TableStatus"] == "ACTIVE" else None
+    if described["TableStatus"] != "ACTIVE":
+        raise StoreError("Its creation goes on.", code="ResourceInUseException")
+    return described
 
 
-def _turn_on(store: DynamoDBStore, operation: str, specification: dict[str, Any]) -> bool:
+def _turn_on(store: DynamoDBStore, operation: str, specification: dict[str, Any]) -> None:
     """Turn a feature on for the table; DynamoDB refuses TTL that is on, or is being turned on."""
     is_ttl = operation == "update_time_to_live"
     if not (is_ttl and _has_ttl(store)):
@@ -96,7 +97,6 @@ def _turn_on(store: DynamoDBStore, operation: str, specification: dict[str, Any]
         except StoreError:
             if not (is_ttl and _has_ttl(store)):  # it was, and that answer was lost
                 raise
-    return True
 
 
 def _has_ttl(store: DynamoDBStore) -> bool:
@@ -111,20 +111,17 @@ def _has_ttl(store: DynamoDBStore) -> bool:
     return is_on
 
 
-def _wait_for(call: Callable[[], T | None], failure: str) -> T:
+def _wait_for(call: Callable[[], T], failure: str) -> T:
     """Repeat a call until it has an answer: parts of DynamoDB learn late of a new table."""
     deadline = time.monotonic() + LONGEST_WAIT
     while True:
         try:
-            answer = call()
+            return call()
         except StoreError as error:
             if error.code not in _NOT_YET:
                 raise
-        else:
-            if answer is not None:
-                return answer
-        if time.monotonic() > deadline:
-            raise StoreError(f"{failure} within {LONGEST_WAIT:g} s.")
+            if time.monotonic() > deadline:
+                raise StoreError(f"{failure} within {LONGEST_WAIT:g} s.") from error
         time.sleep(_POLL)
 
 

@@ -162,11 +162,13 @@ class DynamoDBStore(BaseStore):
             statement = "CLAIM_HELD"
             del values[":expiry"]
         answer = self.table.update(statement, request.record_id, values, ReturnValues="ALL_OLD")
+        until, replaced = now + request.lease, answer.get("Attributes")
+        if not replaced:
+            return self._lease(request, microseconds(now) + 1, now, until)
         # What this write has replaced: a note may have come since the last look.
-        epoch, state, journal = self.names.before(answer.get("Attributes", {}))
-        epoch = microseconds(now) if epoch is None else epoch
-        until, takeover = now + request.lease, state == State.IN_PROGRESS
-        return self._lease(request, epoch + 1, now, until, takeover=takeover, journal=journal)
+        old = self.names.record(replaced, now, self._skew)
+        takeover = old.state is State.IN_PROGRESS
+        return self._lease(request, old.epoch + 1, now, until, takeover=takeover, journal=old.steps)
 
     def _claim_expired(self, request: ClaimRequest, seen: Record, now: datetime) -> Lease:
         epoch = max(microseconds(now), seen.epoch + 1)
@@ -396,11 +398,11 @@ class DynamoDBStore(BaseStore):
         if action != "expire" and state not in (State.IN_PROGRESS, State.FAILED):
             return False
         is_any = action != "resume" and resolution.noted is None
-        seen = {} if is_any else self.table.item(record_id) or {}
-        _, _, steps = self.names.before(seen)
+        now, token = self._now(), keys.new_token()
+        seen = None if is_any else self.table.item(record_id)
+        steps = None if seen is None else self.names.record(seen, now, self._skew).steps
         if not resolution.saw(steps):
             return False
-        now, token = self._now(), keys.new_token()
         lapsed = seconds(now - self._skew)
         # An expiry is a whole second; this one is rounded down, so that it is over now.
         expires_at = now + resolution.retention
@@ -415,7 +417,7 @@ class DynamoDBStore(BaseStore):
             ":over": _END_OF_TIME if resolution.force else lapsed,
             ":expiry": seconds(whole_seconds(expires_at)),
             # Under one epoch the journal only grows: with so many entries it is the one just read.
-            ":noted": number(0 if steps is None else len(seen[self.names.of["steps"]]["L"])),
+            ":noted": number(len(seen[self.names.of["steps"]]["L"]) if seen and steps else 0),
             ":withoutSteps": _NEVER if steps is None else _END_OF_TIME,
             ":anySteps": _NEVER if is_any else _END_OF_TIME,
         }
