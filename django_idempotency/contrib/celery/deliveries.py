@@ -15,11 +15,7 @@ from celery.signals import task_postrun
 from django_idempotency import keys
 from django_idempotency.conf import Plan, fingerprint_secrets
 from django_idempotency.context import running
-from django_idempotency.contrib.celery.codec import (
-    NEVER_KEPT,
-    Failed,
-    Ignored,
-)
+from django_idempotency.contrib.celery.codec import NEVER_KEPT, Failed, Ignored
 from django_idempotency.contrib.celery.guard import TaskGuard, copied, with_values
 from django_idempotency.contrib.celery.messages import (
     is_first_delivery,
@@ -51,6 +47,7 @@ from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.database import carried
 
 _KIND = "task"
+_DONE = "This task was carried out before."
 #: What `Task.replace` raises an Ignore with.
 _REPLACED = ("Replaced by new task",)
 #: Seconds of a pause before a message goes back to the broker.
@@ -116,7 +113,10 @@ class Delivery:
             except (InProgress, ResultUnavailable) as refusal:
                 if attempt is not None:  # it is the work's
                     raise
-                self._give_up(refusal)
+                if isinstance(refusal, InProgress):
+                    self._make_way(refusal)
+                else:
+                    self._end_duplicate(refusal)
             except SoftTimeLimitExceeded:
                 if attempt is not None or self._waiter is None or self._in_place:
                     raise
@@ -273,17 +273,6 @@ class Delivery:
             self._waiter.stays = mapping is not None and self.guard.on_in_progress == "retry"
         return self._waiter
 
-    def _give_up(self, refusal: InProgress | ResultUnavailable) -> None:
-        """End without the work, or return."""
-        if isinstance(refusal, InProgress):
-            self._make_way(refusal)
-            return
-        if self.guard.on_duplicate == "ignore":
-            raise Ignore(str(refusal)) from refusal
-        if self.guard.on_duplicate == "raise":
-            raise self._final(DuplicateTask()) from refusal
-        raise self._final(refusal)
-
     def _make_way(self, error: InProgress | LeaseLost) -> None:
         """
         End as `on_in_progress` says, or return: another attempt is running, or was faster (C6).
@@ -358,13 +347,21 @@ class Delivery:
             if self._raised is not None:
                 raise self._raised
             return ending
-        if self.guard.on_duplicate == "raise":
-            raise self._final(DuplicateTask())
-        if self.guard.on_duplicate == "ignore" or isinstance(ending, Ignored):
-            raise Ignore("This task was carried out before.")
+        self._end_duplicate()
+        if isinstance(ending, Ignored):
+            raise Ignore(_DONE)
         if isinstance(ending, Failed):
             raise self._final(TaskFailed(ending.kind, ending.arguments))
         return ending
+
+    def _end_duplicate(self, refusal: ResultUnavailable | None = None) -> None:
+        """End a duplicate as `on_duplicate` says; return if it gets its result, unless refused."""
+        if self.guard.on_duplicate == "ignore":
+            raise Ignore(str(refusal or _DONE)) from refusal
+        if self.guard.on_duplicate == "raise":
+            raise self._final(DuplicateTask()) from refusal
+        if refusal is not None:
+            raise self._final(refusal)
 
     def _final(self, error: Exception) -> Exception:
         """Return the error of the record, so that no retry follows: it would get the same error."""

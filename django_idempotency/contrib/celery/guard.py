@@ -85,30 +85,28 @@ def _as_sent(value: Any) -> Any:
 
 def with_values(arguments: BoundArguments) -> BoundArguments:
     """Return the arguments with the values of Enums in their place, as a message has them (C1)."""
-    values = {name: _without_enums(value) for name, value in arguments.arguments.items()}
+    values = {name: _rebuilt(it, _of_enum) for name, it in arguments.arguments.items()}
     return BoundArguments(arguments.signature, OrderedDict(values))
 
 
 def copied(value: Any) -> Any:
     """Return a copy of `value` with new containers, of the kinds that messages have."""
-    if type(value) in (list, tuple):
-        return type(value)(copied(item) for item in value)
-    if type(value) is dict:
-        return {name: copied(item) for name, item in value.items()}
-    return set(value) if type(value) is set else value
+    return _rebuilt(value, lambda item: set(item) if type(item) is set else item)
 
 
-def _without_enums(value: Any) -> Any:
-    if isinstance(value, Enum):
-        return value.value
+def _rebuilt(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Return `value` in new containers, with each of the items in them changed."""
     if type(value) in (list, tuple):
-        return type(value)(_without_enums(item) for item in value)
+        return type(value)(_rebuilt(item, change) for item in value)
     if type(value) is dict:
-        return {name: _without_enums(item) for name, item in value.items()}
-    return value
+        return {name: _rebuilt(item, change) for name, item in value.items()}
+    return change(value)
+
+
+def _of_enum(value: Any) -> Any:
+    return value.value if isinstance(value, Enum) else value
 
 
 def _name_as_sent(name: Any) -> Any:
-    if isinstance(name, (bool, int, float)) or name is None:
-        [name] = json.loads(json.dumps({name: None}))
-    return name
+    is_written = isinstance(name, (bool, int, float)) or name is None
+    return json.dumps(name) if is_written else name

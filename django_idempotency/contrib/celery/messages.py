@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timezone
 from typing import Any
@@ -31,6 +30,8 @@ _NOT_KEPT = (
 )
 #: In front of the routing key of a message that RabbitMQ has delayed for Celery.
 _DELAY = re.compile(r"(?:[01]\.){28}")
+#: In the binding of a topic exchange: one word, and any number of them; each behind its dot.
+_WILDCARDS = {"*": r"\.[^.]*", "#": r"(?:\.[^.]*)*"}
 
 
 class UnknownMessage(Exception):
@@ -170,8 +171,11 @@ def _destination(app: Celery, exchange: str | None, routing_key: str | None) -> 
         for queue in app.amqp.queues.values()
         if any(
             _is_routed(bound.type, binding, key)
+            for bound, binding in (
+                (queue.exchange, queue.routing_key),  # the app gives it one if it has none
+                *((it.exchange, it.routing_key) for it in queue.bindings),
+            )
             # A delayed message has lost the name of its exchange.
-            for bound, binding in _bindings(queue)
             if (bound.type == "topic" if key != routing_key else bound.name == exchange)
         )
     ]
@@ -205,23 +209,10 @@ def _by_name(name: str) -> dict[str, Any]:
     }
 
 
-def _bindings(queue: Queue) -> Iterator[tuple[Exchange, str]]:
-    yield queue.exchange, queue.routing_key  # the app gives it one if it has none
-    for binding in queue.bindings:
-        yield binding.exchange, binding.routing_key
-
-
 def _is_routed(kind: str, binding: str, key: str) -> bool:
     """Whether a binding of a direct or a topic exchange takes messages with this routing key."""
-    if kind == "topic":
-        return _matches(binding.split("."), key.split("."))
-    return kind == "direct" and binding == key
-
-
-def _matches(pattern: Sequence[str], words: Sequence[str]) -> bool:
-    if not pattern:
-        return not words
-    first, *rest = pattern
-    if first == "#":
-        return any(_matches(rest, words[taken:]) for taken in range(len(words) + 1))
-    return bool(words) and first in ("*", words[0]) and _matches(rest, words[1:])
+    if kind != "topic":
+        return kind == "direct" and binding == key
+    # kombu's own pattern lets ``*`` stand for several words, and ``#`` not for none.
+    pattern = [_WILDCARDS.get(word, rf"\.{re.escape(word)}") for word in binding.split(".")]
+    return re.fullmatch("".join(pattern), f".{key}") is not None
