@@ -37,8 +37,6 @@ _OR_WHOSE = _("So is a user.")
 class ListForm(forms.Form):
     """What an operator looks for."""
 
-    use_required_attribute = False
-
     q = forms.CharField(
         label=pgettext_lazy("idempotency", "Search"),
         required=False,

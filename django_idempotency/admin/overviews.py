@@ -31,6 +31,7 @@ def overview_of(store: BaseStore, *, count: bool = False) -> dict[str, Any]:
     """
     page = lists.look(store, Filters(), None, _NEWEST)
     records, more = page.records, page.cursor is not None
+    is_table = isinstance(store, DatabaseStore)
     by_operation: defaultdict[str, Counter[State]] = defaultdict(Counter)
     for record in records:
         by_operation[record.operation][record.state] += 1
@@ -38,22 +39,11 @@ def overview_of(store: BaseStore, *, count: bool = False) -> dict[str, Any]:
     lines = [(name, [count[state] for state in State]) for name, count in largest]
     others = [numbers for _, numbers in lines[_OPERATIONS:]]
     totals = Counter(record.state for record in records)
-    in_progress = [record for record in records if record.state is State.IN_PROGRESS]
+    in_progress = (record for record in records if record.state is State.IN_PROGRESS)
     longest = sorted(in_progress, key=lambda it: it.updated_at)
-    stale_ones = [record for record in longest if record.stale]
+    stale, held = [record for record in longest if record.stale], search.held_in(records)
     backlog, backlog_is_more = _backlog(store, records, more)
-    held_ones = search.held_in(records)
-    stale: int | None = len(stale_ones)
-    held: int | None = len(held_ones)
-    counted: datetime | None = None
-    is_table = isinstance(store, DatabaseStore)
-    if more:  # nothing of a window is shown
-        known = _counted(store, count=count)
-        stale_ones, stale, counted = [], known.get("stale"), known.get("counted")
-        if not (is_table and records) or records[-1].held:  # a table gives all held ones first
-            held, first = known.get("held"), known.get("first")
-            held_ones = search.held_in(filter(None, [first and store.get(first)]))
-    return {
+    overview = {
         "is_table": is_table,
         "looked": len(records),
         # There are more records than were looked at.
@@ -64,18 +54,27 @@ def overview_of(store: BaseStore, *, count: bool = False) -> dict[str, Any]:
         "operations": lines[:_OPERATIONS],
         "others": [sum(column) for column in zip(*others, strict=True)],
         # How many, and when they were counted: None if that is not known.
-        "stale": stale,
-        "held": held,
-        "counted": counted,
+        "stale": len(stale),
+        "held": len(held),
+        "counted": None,
         # The attempt that has held its lease for the longest time.
         "oldest": next((record for record in longest if record.live), None),
         # The stale one that was claimed first; None if there is none, or it is not known.
-        "oldest_stale": next(iter(stale_ones), None),
+        "oldest_stale": next(iter(stale), None),
         # The one that was created first, likewise.
-        "oldest_held": next(iter(held_ones), None),
+        "oldest_held": next(iter(held), None),
         "backlog": backlog,
         "backlog_is_more": backlog_is_more,
     }
+    if more:  # nothing of a window is shown
+        known = _counted(store, count=count)
+        overview |= {"oldest_stale": None, "stale": known.get("stale")}
+        overview["counted"] = known.get("counted")
+        if not (is_table and records) or records[-1].held:  # a table gives all held ones first
+            first = known.get("first") and store.get(known["first"])
+            overview["held"] = known.get("held")
+            overview["oldest_held"] = next(iter(search.held_in([first] if first else [])), None)
+    return overview
 
 
 def _counted(store: BaseStore, *, count: bool) -> dict[str, Any]:

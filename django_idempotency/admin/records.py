@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from django.contrib.admin import AdminSite
+from django.contrib.humanize.templatetags.humanize import intcomma
 from django.http import HttpRequest
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
@@ -19,8 +20,8 @@ from django_idempotency.models import IdempotencyRecord
 from django_idempotency.operators.decisions import Decision
 from django_idempotency.operators.facts import STATES, Answer, Reading, ago
 from django_idempotency.operators.guarded import guard_of, lines
+from django_idempotency.operators.results import members
 from django_idempotency.records import NAMED, Record, State
-from django_idempotency.templatetags.idempotency_admin import grouped
 
 #: How many characters of a body are on the page.
 _SHOWN = 100_000
@@ -114,7 +115,7 @@ def body_of(answer: Answer) -> tuple[str | None, str]:
         return None, answer.note
     if text is None:
         said = _("%(size)s bytes, %(type)s")
-        return None, said % {"size": grouped(len(answer.body)), "type": answer.content_type}
+        return None, said % {"size": intcomma(len(answer.body)), "type": answer.content_type}
     if "json" in answer.content_type:
         with suppress(ValueError, RecursionError):  # a view may call anything JSON
             text = _indented(text)
@@ -127,7 +128,7 @@ def _indented(text: str) -> str:
 
     Raises ValueError where that would change it: 1.10, or a name that comes twice.
     """
-    value, indented = json.loads(text, parse_float=_exact, object_pairs_hook=_unique), ""
+    value, indented = json.loads(text, parse_float=_exact, object_pairs_hook=members), ""
     for piece in json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(value):
         indented += piece
         if len(indented) > _SHOWN:  # indentation makes a thousand times as much of deep nesting
@@ -140,10 +141,3 @@ def _exact(text: str) -> float:
     if repr(value) != text:
         raise ValueError("This number would be shown as another.")
     return value
-
-
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        raise ValueError("A name comes twice.")
-    return members

@@ -56,20 +56,13 @@ class Row:
         #: How long the last attempt has held the record.
         self.held_for = span(record.now - record.updated_at)
         self.age = span(record.now - record.created_at)
-        self.created = moment(record.created_at)
         self.created_ago = ago(record, record.created_at)
-        self.expires = moment(record.expires_at)
         #: The time that is left to the record.
         self.expires_in = pgettext("idempotency", "never")
         if record.expired:
             self.expires_in = pgettext("idempotency", "expired")
         elif record.expires_at is not None:
             self.expires_in = ago(record, record.expires_at)
-
-
-def moment(value: datetime | None) -> str:
-    """Return a time to the second, in the current time zone."""
-    return "-" if value is None else f"{timezone.localtime(value):%Y-%m-%d %H:%M:%S}"
 
 
 def moments(value: datetime | None) -> list[str]:

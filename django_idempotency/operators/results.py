@@ -74,12 +74,12 @@ def _typed(value: str) -> Any:
         raise ValueError(said % {"example": '{"#decimal": "12.50"}'}) from error
 
 
-def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return an object of JSON; raise ValueError for one with two members of a name."""
-    members = dict(pairs)
-    if len(members) < len(pairs):
+    found = dict(pairs)
+    if len(found) < len(pairs):
         raise ValueError(_("It has two members of one name."))
-    return members
+    return found
 
 
 def _number(text: str) -> float:
@@ -91,7 +91,7 @@ def _number(text: str) -> float:
 
 #: Returns the value of JSON text; raises ValueError, also for what Python alone would read.
 _json = json.JSONDecoder(
-    object_pairs_hook=_members, parse_constant=_number, parse_float=_number
+    object_pairs_hook=members, parse_constant=_number, parse_float=_number
 ).decode
 
 
