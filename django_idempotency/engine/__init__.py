@@ -24,12 +24,11 @@ from django.db import connections
 from django_idempotency import keys, signals
 from django_idempotency.claims import ClaimAgain
 from django_idempotency.engine.attempt import NO_RESULT, Attempt, Phase
-from django_idempotency.engine.cancellation import finish
 from django_idempotency.engine.ending import RollBack, Verdict, ending_of, refuse_rollback
 from django_idempotency.engine.operation import Operation
 from django_idempotency.engine.renewal import LeaseRenewer, lease_renewer
-from django_idempotency.engine.settling import Settling
-from django_idempotency.engine.threads import StoreThreads, own_thread
+from django_idempotency.engine.settling import ask_for_answer, settle, settle_raised, settle_single
+from django_idempotency.engine.threads import StoreThreads, finish, own_thread
 from django_idempotency.engine.waiting import Poller, Waiter, poller
 from django_idempotency.exceptions import InProgress
 from django_idempotency.leases import Lease
@@ -59,7 +58,6 @@ class Engine:
         self.store = store
         self.renewer = renewer
         self.poller = poller
-        self.settling = Settling(store)
         #: Where coroutines call a store that is no database.
         self._threads = StoreThreads() if store.using is None else None
 
@@ -329,14 +327,14 @@ class Engine:
                 try:
                     with attempt.blocks.work:
                         self._end_work(attempt, raised, judge)
-                        self.settling.settle(attempt)
+                        settle(attempt)
                 except BaseException as raised_in_block:
-                    error = self.settling.settle_raised(attempt, raised_in_block, on_error)
+                    error = settle_raised(attempt, raised_in_block, on_error)
                     if attempt.ending.keeps and outer is not None:
                         self.renew(attempt)  # here, too
         except BaseException as raised_by_commit:  # of `single`
             if error is None:
-                error = self.settling.settle_single(attempt, raised_by_commit)
+                error = settle_single(attempt, raised_by_commit)
         return error
 
     def _end_work(
@@ -400,7 +398,7 @@ class Engine:
                 self._conclude(attempt, self._verdict(attempt, judge))
             except BaseException as refused:
                 raised = refused
-        return None if raised is None else self.settling.ask(attempt, raised, on_error)
+        return None if raised is None else ask_for_answer(attempt, raised, on_error)
 
     def _verdict(self, attempt: Attempt, judge: Callable[[Any], Verdict] | None) -> Verdict:
         """Return the verdict on the result of the work, which is over; raise what undoes it."""

@@ -18,12 +18,12 @@ from django_idempotency.callables import refuse_lazy
 from django_idempotency.claims import ClaimAgain, ClaimRequest, Decision, decide
 from django_idempotency.codecs import encryption
 from django_idempotency.context import Running, running
-from django_idempotency.engine.cancellation import finish
 from django_idempotency.engine.ending import NOTHING, Ending
 from django_idempotency.engine.notes import Notes
 from django_idempotency.engine.operation import Operation
 from django_idempotency.engine.report import Report
 from django_idempotency.engine.steps import Steps
+from django_idempotency.engine.threads import finish
 from django_idempotency.engine.waiting import Waiter
 from django_idempotency.exceptions import (
     FingerprintMismatch,
@@ -395,16 +395,6 @@ class Attempt(Running):
         joined = self.request.transaction != "separate"
         beside = self.blocks.beside
         return joined or (bool(beside) and not beside.committed)
-
-    @property
-    def commits_single(self) -> bool:
-        """Whether the attempt is `single` in a transaction of its own, not in the caller's."""
-        return self.request.transaction == "single" and self.operation.commit_hooks is None
-
-    @property
-    def completes_itself(self) -> bool:
-        """Whether the completion is a write of its own, right after the work."""
-        return self.request.transaction == "separate" and self.operation.outer is None
 
     def tell_replay(self, *, refused: bool) -> None:
         """Tell whether the adapter, which checks replays, has shown this one."""

@@ -18,9 +18,9 @@ from django.utils.asyncio import async_unsafe
 
 from django_idempotency import journal, keys
 from django_idempotency.callables import is_coroutine_function, refuse_lazy, signature_problem
-from django_idempotency.engine.cancellation import finish
 from django_idempotency.engine.notes import Notes
 from django_idempotency.engine.operation import OpenTransactions
+from django_idempotency.engine.threads import finish
 from django_idempotency.exceptions import (
     LeaseLost,
     NotDone,

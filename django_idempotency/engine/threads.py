@@ -1,9 +1,10 @@
-"""The threads on which the steps of a coroutine's attempt run."""
+"""How the steps of a coroutine's attempt run: on which threads, and each to its end."""
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -12,7 +13,6 @@ from weakref import WeakSet
 from asgiref.sync import AsyncToSync, SyncToAsync, ThreadSensitiveContext, sync_to_async
 from django.db import connections
 
-from django_idempotency.engine.cancellation import finish
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.database.carried import Session, carry, carry_later, sessions_here
 from django_idempotency.stores.forks import in_each_child
@@ -25,6 +25,22 @@ T = TypeVar("T")
 _THREADS = 64
 
 _all_threads: WeakSet[StoreThreads] = WeakSet()
+
+
+async def finish(ending: Awaitable[T]) -> T:
+    """Await `ending` to its end, also if this coroutine is cancelled meanwhile (R63)."""
+    task = asyncio.ensure_future(ending)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is None:
+        return task.result()
+    if not task.cancelled() and (failure := task.exception()) is not None:
+        cancelled.__cause__ = failure
+    raise cancelled
 
 
 class StoreThreads:

@@ -19,9 +19,9 @@ KNOWN = {
     "drf joined": ((157, 5), (101, 1)),
     "drf single": ((166, 5), (98, 1)),
     "drf separate": ((138, 3), (101, 1)),
-    "task joined": ((148, 5), (88, 1)),
-    "task single": ((157, 5), (85, 1)),
-    "task separate": ((129, 3), (88, 1)),
+    "task joined": ((153, 5), (90, 1)),
+    "task single": ((162, 5), (87, 1)),
+    "task separate": ((134, 3), (90, 1)),
 }
 
 

@@ -549,7 +549,8 @@ def test_R57_R58_single_rolls_its_savepoint_back_with_the_hooks_of_the_work(
 ):
     told = []
     # Its lock is held until the record is written: there is no second transaction.
-    monkeypatch.setattr(engine.settling, "settle_single", lambda *_: pytest.fail("rolled back"))
+    settle = "django_idempotency.engine.settle_single"
+    monkeypatch.setattr(settle, lambda *_: pytest.fail("rolled back"))
 
     def fails(lease):
         work("lost")(lease)

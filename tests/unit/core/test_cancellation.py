@@ -14,8 +14,8 @@ from django.db import connection, connections, transaction
 import django_idempotency as idempotency
 from django_idempotency import TransactionOpen
 from django_idempotency.conf import engine_for, store_for, stores
-from django_idempotency.engine.cancellation import finish
 from django_idempotency.engine.ending import Verdict
+from django_idempotency.engine.threads import finish
 from django_idempotency.http.plans import ViewPlan
 from django_idempotency.records import State
 from django_idempotency.stores.database import DatabaseStore
