@@ -17,7 +17,7 @@ from django_idempotency.arguments import bind
 from django_idempotency.codecs import Codec
 from django_idempotency.conf import Declaration, Plan
 from django_idempotency.contrib.celery.codec import KombuCodec, TaskCodec, serializer_problem
-from django_idempotency.contrib.celery.parents import FromParent
+from django_idempotency.contrib.celery.parents import from_parent
 from django_idempotency.fingerprint import canonical_payload
 
 
@@ -27,7 +27,7 @@ class TaskGuard(Declaration[Plan]):
 
     function: Callable[..., Any]
     signature: Signature
-    key: str | Callable[..., str] | FromParent | None
+    key: str | Callable[..., str] | from_parent | None
     #: Makes the key from the bound arguments and the request; None for the id of the task.
     key_of: Callable[[BoundArguments, Any], str] | None
     scope: str | None

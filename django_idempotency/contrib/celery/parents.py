@@ -30,10 +30,20 @@ noted_retries: ContextVar[list[str] | None] = ContextVar("idempotency_retries", 
 
 
 @dataclass(frozen=True)
-class FromParent:
-    """A key that is derived from the parent's; see `from_parent`."""
+class from_parent:
+    """
+    A key for `idempotent_task` that is derived from the guarded work that starts the task.
+
+    So a parent that is replayed, or that runs again, starts no second child. `name` distinguishes
+    the children of one parent. It may be a template over the arguments, ``"receipt-{order_id}"``.
+    Raises TypeError for other values than text.
+    """
 
     name: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise TypeError(f"from_parent() takes the name of a child, not {self.name!r}.")
 
     def maker(self, signature: inspect.Signature) -> Callable[[BoundArguments, Context], str]:
         """Return the function that makes a call's key; TypeError for a name that does not fit."""
@@ -49,19 +59,6 @@ class FromParent:
             return str(keys.derive(parent, templated(arguments) if templated else self.name))
 
         return make_key
-
-
-def from_parent(name: str) -> FromParent:
-    """
-    Return a key for `idempotent_task` that is derived from the guarded work that starts the task.
-
-    So a parent that is replayed, or that runs again, starts no second child. `name` distinguishes
-    the children of one parent. It may be a template over the arguments, ``"receipt-{order_id}"``.
-    Raises TypeError for other values than text.
-    """
-    if not isinstance(name, str) or not name:
-        raise TypeError(f"from_parent() takes the name of a child, not {name!r}.")
-    return FromParent(name)
 
 
 def parent_of(request: Context) -> UUID | None:

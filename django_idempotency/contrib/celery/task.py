@@ -19,7 +19,7 @@ from django_idempotency.conf import DEFAULT_ALIAS
 from django_idempotency.contrib.celery.codec import serializer_problem
 from django_idempotency.contrib.celery.deliveries import Delivery, DuplicateTask
 from django_idempotency.contrib.celery.guard import TaskGuard
-from django_idempotency.contrib.celery.parents import FromParent, from_parent
+from django_idempotency.contrib.celery.parents import from_parent
 from django_idempotency.policy import UNSET, Policy, check_signatures, merge, suggestion
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ __all__ = ["DuplicateTask", "from_parent", "guard_of", "idempotent_task"]
 P = ParamSpec("P")
 R = TypeVar("R")
 
-Key = str | Callable[..., str] | FromParent | None
+Key = str | Callable[..., str] | from_parent | None
 
 #: The parameters of the decorator that are not fields of the policy.
 _OWN = (
@@ -52,7 +52,7 @@ def idempotent_task(function: Callable[P, R], /) -> Callable[P, R]: ...
 
 @overload
 def idempotent_task(
-    given: str | FromParent | None = None,
+    given: str | from_parent | None = None,
     /,
     *,
     key: Key = None,
@@ -98,7 +98,7 @@ def idempotent_task(
     (`on_in_progress`: or "ignore", "raise", "wait"). A failed task runs again (`on_failed`: or
     "replay", once no retry follows). Raises TypeError or ValueError for invalid arguments.
     """
-    if given is not None and not isinstance(given, (str, FromParent)):
+    if given is not None and not isinstance(given, (str, from_parent)):
         return idempotent_task()(given)
     if given is not None and key is not None:
         raise TypeError("idempotent_task() takes one key.")
@@ -152,7 +152,7 @@ def guard_of(task: Any) -> TaskGuard | None:
 def _key_of(key: Key, signature: inspect.Signature) -> Callable[[BoundArguments, Any], str] | None:
     if key is None:
         return None
-    if isinstance(key, FromParent):
+    if isinstance(key, from_parent):
         return key.maker(signature)
     make = key_maker(key, signature, without_first(signature))
     return lambda arguments, request: make(arguments)
