@@ -108,13 +108,17 @@ CLAIM_EXPIRED = Statement(None, f"#epoch = :seenEpoch AND #token = :seenToken AN
 # The proof of ownership: each owner's write is conditional on all of it.
 OWNED = "#token = :token AND #epoch = :epoch AND #status = :IN_PROGRESS"
 
+# An owner's write of this and of RELEASE leaves the epoch and the token as they are; an operator's,
+# which is the same below, brings new ones.
 COMPLETE = Statement(
     """
     SET #status = :COMPLETED,
+        #epoch = :epoch,
+        #token = :token,
         #responsePayload = :responsePayload,
         #expiry = :expiry,
         #updatedAt = :now
-    REMOVE #lockExpiry, #steps
+    REMOVE #lockExpiry, #steps, #error
     """,
     OWNED,
 )
@@ -144,6 +148,8 @@ FAIL_HELD = Statement(
 RELEASE = Statement(
     """
     SET #status = :RELEASED,
+        #epoch = :epoch,
+        #token = :token,
         #fingerprint = :none,
         #expiry = if_not_exists(#expiry, :expiry),
         #updatedAt = :now
@@ -189,36 +195,14 @@ RESOLVABLE = " ".join(
     )
 )
 
-RESOLVE_COMPLETE = Statement(
-    """
-    SET #status = :COMPLETED,
-        #epoch = #epoch + :one,
-        #token = :token,
-        #responsePayload = :responsePayload,
-        #expiry = :expiry,
-        #updatedAt = :now
-    REMOVE #lockExpiry, #steps, #error
-    """,
-    RESOLVABLE,
-)
 
+RESOLVE_COMPLETE = Statement(COMPLETE.update, RESOLVABLE)
 
-RESOLVE_RELEASE = Statement(
-    """
-    SET #status = :RELEASED,
-        #epoch = #epoch + :one,
-        #token = :token,
-        #fingerprint = :none,
-        #expiry = if_not_exists(#expiry, :expiry),
-        #updatedAt = :now
-    REMOVE #lockExpiry, #steps
-    """,
-    RESOLVABLE,
-)
+RESOLVE_RELEASE = Statement(RELEASE.update, RESOLVABLE)
 
 RESOLVE_EXPIRE = Statement(
     """
-    SET #epoch = #epoch + :one,
+    SET #epoch = :epoch,
         #token = :token,
         #expiry = :expiry,
         #updatedAt = :now
@@ -231,7 +215,7 @@ RESOLVE_EXPIRE = Statement(
 RESOLVE_EXPIRE_STALE = Statement(
     """
     SET #status = :RELEASED,
-        #epoch = #epoch + :one,
+        #epoch = :epoch,
         #token = :token,
         #fingerprint = :none,
         #expiry = :expiry,
@@ -244,7 +228,7 @@ RESOLVE_EXPIRE_STALE = Statement(
 RESOLVE_RESUME = Statement(
     """
     SET #status = :FAILED,
-        #epoch = #epoch + :one,
+        #epoch = :epoch,
         #token = :token,
         #steps = list_append(#steps, :entry),
         #expiry = :expiry,
@@ -257,7 +241,7 @@ RESOLVE_RESUME = Statement(
 RESOLVE_RESUME_HELD = Statement(
     """
     SET #status = :FAILED,
-        #epoch = #epoch + :one,
+        #epoch = :epoch,
         #token = :token,
         #steps = list_append(#steps, :entry),
         #updatedAt = :now
@@ -269,7 +253,7 @@ RESOLVE_RESUME_HELD = Statement(
 RESOLVE_RESUME_WITHOUT_STEPS = Statement(
     """
     SET #status = :FAILED,
-        #epoch = #epoch + :one,
+        #epoch = :epoch,
         #token = :token,
         #expiry = :expiry,
         #updatedAt = :now

@@ -411,6 +411,7 @@ class DynamoDBStore(BaseStore):
         values: dict[str, Any] = {
             ":seenEpoch": number(resolution.epoch),
             ":seenStatus": string(state),
+            ":epoch": number(resolution.epoch + 1),
             ":token": string(token),
             ":now": seconds(now),
             ":lapsed": lapsed,
