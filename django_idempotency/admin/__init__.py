@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 from uuid import UUID
@@ -11,7 +12,7 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.admin.utils import unquote
 from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import PermissionDenied
-from django.db import transaction
+from django.db import router, transaction
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
@@ -23,7 +24,7 @@ from django.utils.translation import ngettext, pgettext
 from django_idempotency.admin import decisions, lists, overviews, records
 from django_idempotency.admin.shown import May, Row, moments
 from django_idempotency.conf import DEFAULT_ALIAS, InvalidStore, stores
-from django_idempotency.exceptions import StoreError
+from django_idempotency.exceptions import IdempotencyError, StoreError
 from django_idempotency.keys import short
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.operators import search
@@ -207,20 +208,13 @@ class IdempotencyRecordAdmin(_ModelAdmin):
         )
 
     def _carry_out(
-        self,
-        request: HttpRequest,
-        about: list[Decision],
-        form: decisions.DecisionForm,
+        self, request: HttpRequest, about: list[Decision], form: decisions.DecisionForm
     ) -> HttpResponse:
         """Carry out a decision about each record, and say what became of it."""
-
-        def log(record_id: UUID, entry: str) -> None:
-            self.log_change(request, IdempotencyRecord(pk=record_id), entry)
-
         alias, action, done = about[0].store.alias, about[0].action, 0
         for decision in about:
-            who = request.user.get_username()
-            why = decisions.carry_out(decision, form, who=who, log=log)
+            force = form.cleaned_data.get("force", False)
+            why = self._decide(request, replace(decision, force=force, result=form.result), form)
             if why is None:
                 done += 1
                 continue
@@ -235,6 +229,39 @@ class IdempotencyRecordAdmin(_ModelAdmin):
         if len(about) == 1 and about[0].record is not None and not (done and action == "expire"):
             return HttpResponseRedirect(self._record_url(alias, about[0].seen.record_id))
         return HttpResponseRedirect(self._list_url(alias))
+
+    def _decide(
+        self, request: HttpRequest, decision: Decision, form: decisions.DecisionForm
+    ) -> str | None:
+        """
+        Carry out a decision, and write its entry into the admin log; return why it was not done.
+
+        The entry commits after the decision, and both do where they share a database: without the
+        entry nothing is decided, and an entry of what was not done is rolled back. If it is not
+        known whether the store has done it, an entry says so.
+        """
+        if why := decision.obstacle:
+            return why
+        store, record = decision.store, IdempotencyRecord(pk=decision.seen.record_id)
+        who, reason = request.user.get_username(), form.cleaned_data["reason"]
+        entry = _("%(done)s in the store %(alias)s: %(reason)s")
+        if decision.ends_attempt:  # of several, one may run
+            entry = _("%(done)s in the store %(alias)s, with a running attempt: %(reason)s")
+        entry %= {"done": decisions.past_of(decision), "alias": store.alias, "reason": reason}
+        using = router.db_for_write(LogEntry)
+        try:
+            with transaction.atomic(using=using):
+                self.log_change(request, record, entry)
+                decision.carry_out(who=who, reason=reason)
+        except StoreError as error:
+            if isinstance(store, DatabaseStore) and store.using == using:
+                return str(error)  # rolled back with the entry
+            unknown = _("It may have been done: look at it again.")
+            self.log_change(request, record, f"{entry} ({unknown})")
+            return f"{error} {unknown}"
+        except IdempotencyError as error:
+            return str(error)
+        return None
 
     # What the pages share.
 

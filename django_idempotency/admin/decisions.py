@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
 from django import forms
-from django.contrib.admin.models import LogEntry
 from django.core import signing
-from django.db import router, transaction
 from django.http import QueryDict
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext_lazy
 
 from django_idempotency import keys
-from django_idempotency.exceptions import IdempotencyError, StoreError
 from django_idempotency.operators.decisions import Decision, NotResolved, Seen
 from django_idempotency.operators.facts import Reading
 from django_idempotency.operators.results import given_result
 from django_idempotency.records import State
 from django_idempotency.stores.base import BaseStore
-from django_idempotency.stores.database import DatabaseStore
 
 #: What the buttons say, and what the log says afterwards.
 ACTIONS = {
@@ -215,40 +210,6 @@ class DecisionForm(forms.Form):
             except ValueError as error:
                 self.add_error(name, str(error))
         return data
-
-
-def carry_out(
-    decision: Decision, form: DecisionForm, *, who: str, log: Callable[[UUID, str], Any]
-) -> str | None:
-    """
-    Carry out a decision, and write its entry into the admin log; return why it was not done.
-
-    The entry commits after the decision, and both do where they share a database: without the
-    entry nothing is decided, and an entry of what was not done is rolled back. If it is not known
-    whether the store has done it, an entry says so.
-    """
-    data, store, record_id = form.cleaned_data, decision.store, decision.seen.record_id
-    decision = replace(decision, force=data.get("force", False), result=form.result)
-    if why := decision.obstacle:
-        return why
-    entry = _("%(done)s in the store %(alias)s: %(reason)s")
-    if decision.ends_attempt:  # of several, one may run
-        entry = _("%(done)s in the store %(alias)s, with a running attempt: %(reason)s")
-    words = {"done": past_of(decision), "alias": store.alias, "reason": data["reason"]}
-    using = router.db_for_write(LogEntry)
-    try:
-        with transaction.atomic(using=using):
-            log(record_id, entry % words)
-            decision.carry_out(who=who, reason=data["reason"])
-    except StoreError as error:
-        if isinstance(store, DatabaseStore) and store.using == using:
-            return str(error)  # rolled back with the entry
-        unknown = _("It may have been done: look at it again.")
-        log(record_id, f"{entry % words} ({unknown})")
-        return f"{error} {unknown}"
-    except IdempotencyError as error:
-        return str(error)
-    return None
 
 
 def _salt(alias: str) -> str:
