@@ -89,9 +89,8 @@ def _views(every: bool, operation: str | None = None) -> Iterator[dict[str, Any]
     written = set()
     for route, name, view in routes():
         for found in guards_of(view):
-            facts: dict[str, Any] = {"kind": "view", "name": found.name}
-            facts |= {"methods": [], "routes": [route], "operations": []}
-            if (plan := _plan_of(found, facts)) is None:
+            facts, plan = _begun("view", found.name, found, routes=[route])
+            if plan is None:
                 yield facts
             elif methods := found.guarded_methods(plan):
                 written.add(found.name)
@@ -129,9 +128,8 @@ def _merged(found: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 def _middleware(every: bool) -> Iterator[dict[str, Any]]:
     for name, middleware in in_settings():
         places = ["every plain view without a guard of its own"]
-        facts = {"kind": "middleware", "name": name, "methods": [], "routes": places}
-        facts["operations"] = []
-        if (plan := _plan_of(middleware.declared(), facts)) is not None:
+        facts, plan = _begun("middleware", name, middleware.declared(), routes=places)
+        if plan is not None:
             facts["methods"] = sorted(plan.methods)
             facts |= _facts_of(plan, {}, joins=plan.joins, every=every)
         yield facts
@@ -143,9 +141,8 @@ def _tasks(every: bool) -> Iterator[dict[str, Any]]:
     except ImportError:  # Celery is not installed
         return
     for task, guard in guarded_tasks():
-        facts = {"kind": "task", "name": task.name, "methods": [], "routes": []}
-        facts["operations"] = [guard.operation or task.name]
-        if (plan := _plan_of(guard, facts)) is not None:
+        facts, plan = _begun("task", task.name, guard, operations=[guard.operation or task.name])
+        if plan is not None:
             key = name_of(guard.key) if callable(guard.key) else str(guard.key or "the task's id")
             names = ("on_duplicate", "on_in_progress", "on_failed")
             options = {"key": key, **{name: str(getattr(guard, name)) for name in names}}
@@ -153,38 +150,40 @@ def _tasks(every: bool) -> Iterator[dict[str, Any]]:
         yield facts
 
 
-def _plan_of(declared: Any, facts: dict[str, Any]) -> Any:
-    """Return the plan of what is declared; None, and its problem among the facts, without one."""
+def _begun(kind: str, name: str, declared: Any, **facts: Any) -> tuple[dict[str, Any], Any]:
+    """Return what is known without its plan, and the plan; None, and its problem, without one."""
+    facts = {"kind": kind, "name": name, "methods": [], "routes": [], "operations": [], **facts}
     try:
-        return declared.plan()
+        return facts, declared.plan()
     except (ImproperlyConfigured, TypeError, ValueError) as error:
-        facts["problem"] = str(error)
-        return None
+        return {**facts, "problem": str(error)}, None
 
 
 def _facts_of(
     plan: Plan, options: dict[str, str], *, http: bool = True, joins: bool = True, every: bool
 ) -> dict[str, Any]:
     """Return the facts of a plan, and the options of a view or a task that are no policy."""
-    facts: dict[str, Any] = {"store": plan.alias, "backend": type(plan.store).__name__}
-    facts |= {"transaction": _mode(plan, joins=joins), **options}
-    facts["policy"] = _effective(plan, http=http, every=every)
+    joins = joins or plan.store.using in atomic_aliases()
+    default = "joined" if plan.store.supports_join and joins else "separate"
+    policies: list[tuple[Any, Any]] = [(plan.policy, Policy())]
+    if http:
+        policies.append((plan.http_policy, HTTPPolicy()))
+    facts: dict[str, Any] = {
+        "store": plan.alias,
+        "backend": type(plan.store).__name__,
+        # Where no transaction is open around it.
+        "transaction": plan.policy.transaction or default,
+        **options,
+        "policy": {
+            item.name: _shown(item.name, getattr(policy, item.name))
+            for policy, usual in policies
+            for item in fields(policy)
+            if every or getattr(policy, item.name) != getattr(usual, item.name)
+        },
+    }
     if http:
         facts["answers"] = _answers(plan.http_policy)
     return facts
-
-
-def _effective(plan: Plan, *, http: bool, every: bool) -> dict[str, Any]:
-    """Return the fields of a plan's policies that differ from the defaults, or all of them."""
-    both: list[tuple[Policy | HTTPPolicy, Policy | HTTPPolicy]] = [(plan.policy, Policy())]
-    if http:
-        both.append((plan.http_policy, HTTPPolicy()))
-    return {
-        item.name: _shown(item.name, getattr(policy, item.name))
-        for policy, default in both
-        for item in fields(policy)
-        if every or getattr(policy, item.name) != getattr(default, item.name)
-    }
 
 
 def _answers(http: HTTPPolicy) -> dict[str, str]:
@@ -209,13 +208,6 @@ def _answers(http: HTTPPolicy) -> dict[str, str]:
             else:
                 said[verdict].append(f"{'other ' if len(by_verdict) > 1 else ''}{hundred}xx")
     return {verdict: ", ".join(found) for verdict, found in said.items() if found}
-
-
-def _mode(plan: Plan, *, joins: bool) -> str:
-    """Return how the work commits where no transaction is open around it."""
-    joins = joins or plan.store.using in atomic_aliases()
-    default = "joined" if plan.store.supports_join and joins else "separate"
-    return plan.policy.transaction or default
 
 
 def _shown(name: str, value: Any) -> Any:
