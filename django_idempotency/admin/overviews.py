@@ -83,10 +83,10 @@ def _counted(store: BaseStore, *, count: bool) -> dict[str, Any]:
     known: dict[str, Any] = cache.get(name, {})
     if not known and count:
         with store.limited(lists.SECONDS):
-            waiting = search.Waiting(store, lists.SECONDS)
-            held, known = waiting.held, {"stale": waiting.stale}
+            held, stale = search.waiting(store, lists.SECONDS)
         first = held[0].record_id if held else None  # a record has what is not for every cache
-        known |= {"held": len(held), "first": first, "counted": datetime.now(timezone.utc)}
+        known = {"held": len(held), "first": first, "stale": stale}
+        known["counted"] = datetime.now(timezone.utc)
         cache.set(name, known, _KEPT)
     return known
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from typing import Any
 from uuid import UUID
 
 from django.contrib.auth import get_user_model
@@ -79,46 +79,30 @@ def find(
     return Found(tuple(found.values()), more)
 
 
-class Waiting:
-    """
-    What waits for a retry or an operator, of all records of a store.
-
-    A database is asked by `BaseStore.count_stale` and its index; use it in a block of
-    `BaseStore.limited`. Another store is read record by record, once. Each property raises
-    StoreError if that takes longer than so many seconds.
-    """
-
-    def __init__(self, store: BaseStore, seconds: float) -> None:
-        self._store, self._seconds = store, seconds
-
-    @property
-    def stale(self) -> int:
-        """How many leases are stale."""
-        if isinstance(self._store, DatabaseStore):
-            return self._store.count_stale()
-        return sum(record.stale for record in self._read)
-
-    @property
-    def held(self) -> list[Record]:
-        """See `held_in`."""
-        return held_in(self._read)
-
-    @cached_property
-    def _read(self) -> tuple[Record, ...]:
-        store, seconds = self._store, self._seconds
-        if isinstance(store, DatabaseStore):  # limited by the block: SQLite ends an outer limit
-            return store.browse(filters=Filters(held=True), limit=_ALL).records
-        page = store.browse(filters=_StaleOrHeld(), limit=_ALL, seconds=seconds)
-        if page.cursor is not None:
-            raise StoreError(f"The store {store.alias!r} was not read in {seconds} seconds.")
-        return page.records
-
-
 class _StaleOrHeld(Filters):
     """Both, so that a store is read once."""
 
     def match(self, record: Record) -> bool:
         return record.stale or record.held
+
+
+def waiting(store: BaseStore, seconds: float) -> Iterator[Any]:
+    """
+    Yield the records that are held, see `held_in`, and then how many leases are stale, of all.
+
+    A database is asked by its index and `BaseStore.count_stale`; iterate in a block of
+    `BaseStore.limited`. Another store is read record by record, once. Raises StoreError if that
+    takes longer than so many seconds.
+    """
+    if isinstance(store, DatabaseStore):  # limited by the block: SQLite ends an outer limit
+        yield held_in(store.browse(filters=Filters(held=True), limit=_ALL).records)
+        yield store.count_stale()
+        return
+    page = store.browse(filters=_StaleOrHeld(), limit=_ALL, seconds=seconds)
+    if page.cursor is not None:
+        raise StoreError(f"The store {store.alias!r} was not read in {seconds} seconds.")
+    yield held_in(page.records)
+    yield sum(record.stale for record in page.records)
 
 
 def held_in(records: Iterable[Record]) -> list[Record]:

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from django_idempotency.conf import store_for, stores
 from django_idempotency.exceptions import StoreError
 from django_idempotency.logs import log_failure
-from django_idempotency.operators.search import Waiting
+from django_idempotency.operators.search import waiting
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.database import DatabaseStore
 from django_idempotency.stores.exclusive import ExclusiveStore
@@ -123,9 +123,9 @@ class StoreCollector(Collector):
                 with store.fresh_connection(), store.limited(self._seconds):
                     if not store.native_expiry and (expired := store.count_expired()) is not None:
                         found["expired_records"] = expired
-                    waiting = Waiting(store, self._seconds)
-                    found["held_records"] = len(waiting.held)
-                    found["stale_leases"] = waiting.stale
+                    numbers = waiting(store, self._seconds)  # the first may be all
+                    found["held_records"] = len(next(numbers))
+                    found["stale_leases"] = next(numbers)
             except StoreError as error:
                 log_failure("The gauges of %s could not be read.", store.alias, error=error)
         return found

@@ -22,7 +22,7 @@ from django_idempotency import keys
 from django_idempotency.conf import store_for
 from django_idempotency.exceptions import LeaseLost
 from django_idempotency.leases import Lease
-from django_idempotency.operators.search import Waiting
+from django_idempotency.operators.search import waiting
 from django_idempotency.records import Page
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.database import DatabaseStore
@@ -175,8 +175,8 @@ def test_S13_S18_an_uncertain_call_is_listed_and_goes_on_as_the_operator_has_sai
     with pytest.raises(idempotency.Uncertain):
         checkout(Mock())
     claim(store, "running", on_stale="refuse")
-    waiting = Waiting(store, 60)
-    assert ([record.key for record in waiting.held], waiting.stale) == (["order 17"], 0)
+    held, stale = waiting(store, 60)
+    assert ([record.key for record in held], stale) == (["order 17"], 0)
     code, text = manage("show", "--held", "--json")
     [held] = json.loads(text)["records"]
     assert (code, held["key"], held["steps"]["uncertain"]) == (0, "order 17", ["charge"])

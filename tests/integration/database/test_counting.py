@@ -14,7 +14,7 @@ from django_idempotency.contrib.prometheus import collector as collecting
 from django_idempotency.contrib.prometheus.collector import StoreCollector
 from django_idempotency.exceptions import StoreError
 from django_idempotency.models import IdempotencyRecord
-from django_idempotency.operators.search import Waiting
+from django_idempotency.operators.search import waiting
 from tests.integration.database import claims
 from tests.integration.database.claims import claim_request
 from tests.services.threads import run_in_threads
@@ -48,7 +48,7 @@ def stale(store):
 
 def test_stale_leases_are_counted_in_one_statement_that_reads_no_result(store, stale):
     with store.limited(60), CaptureQueriesContext(connection) as asked:
-        assert Waiting(store, 60).stale == stale
+        assert store.count_stale() == stale
     [statement] = [query["sql"] for query in asked.captured_queries]
     assert "result" not in statement
 
@@ -59,12 +59,12 @@ def test_a_statement_that_takes_too_long_ends_and_the_next_may_take_its_time(
     with monkeypatch.context() as patch:
         patch.setitem(store._texts, ("COUNT_STALE", None), ENDLESS)
         with pytest.raises(StoreError, match="COUNT_STALE"), store.limited(0.2):
-            assert Waiting(store, 60).stale
+            assert [*waiting(store, 60)][1]
     with connection.cursor() as cursor:  # the project's own, which has no limit
         cursor.execute(ENDLESS.replace("1000000000", "40"))
         assert cursor.fetchone()[0] > 2_000_000
     with store.limited(60):
-        assert Waiting(store, 60).stale == stale
+        assert [*waiting(store, 60)][1] == stale
 
 
 def test_S13_held_records_are_found_in_one_statement_but_those_of_running_attempts(store, stale):
@@ -73,7 +73,7 @@ def test_S13_held_records_are_found_in_one_statement_but_those_of_running_attemp
         row.save()
     oldest = IdempotencyRecord.objects.filter(expires_at=None).exclude(key="held")
     with store.limited(60), CaptureQueriesContext(connection) as asked:
-        held = Waiting(store, 60).held
+        held = next(waiting(store, 60))
     assert [record.key for record in held] == [row.key for row in oldest.order_by("created_at")]
     statements = [query["sql"] for query in asked.captured_queries]
     assert sum("FROM idempotency_record" in each for each in statements) == 1
