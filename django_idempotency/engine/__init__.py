@@ -260,21 +260,15 @@ class Engine:
         if seen is not None and attempt.take_seen(seen):
             return
         for _ in range(CLAIM_TRIES):
-            with suppress(ClaimAgain):
+            with suppress(ClaimAgain), ExitStack() as transaction:
                 if single:
-                    self._claim_within(attempt)
-                else:
-                    attempt.take(self.store.claim(attempt.request))
+                    block = self.store.atomic(committed=attempt.blocks.note_commit)
+                    transaction.enter_context(block)
+                attempt.take(self.store.claim(attempt.request))
+                if attempt.held is not None:  # or else it ends at once: the record answers
+                    attempt.blocks.whole = transaction.pop_all()
                 return
         raise InProgress
-
-    def _claim_within(self, attempt: Attempt) -> None:
-        """Claim in the transaction of the work; it ends at once where the record answers."""
-        with ExitStack() as transaction:
-            transaction.enter_context(self.store.atomic(committed=attempt.blocks.note_commit))
-            attempt.take(self.store.claim(attempt.request))
-            if attempt.held is not None:
-                attempt.blocks.whole = transaction.pop_all()
 
     # The work.
 
