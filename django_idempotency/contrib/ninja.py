@@ -336,7 +336,8 @@ def _describe(declared: Declared, operation: Any) -> None:
     given = deepcopy(operation.idempotency_extra or {})
     responses: dict[Any, Any] = {str(status): {} for status in operation.response_models}
     # Ninja describes them itself, and a document must not have a parameter twice.
-    own = [{"in": "header", "name": name} for name in _header_parameters(operation)]
+    models = [it for it in operation.models if it.__ninja_param_source__ == "header"]
+    own = [{"in": "header", "name": name} for it in models for name in it.__ninja_flatten_map__]
     described = {"parameters": own + given.pop("parameters", []), "responses": responses}
     describe(described, plan.policy, plan.http_policy, partial(deepcopy, PROBLEM))
     del described["parameters"][: len(own)]
@@ -347,12 +348,6 @@ def _describe(declared: Declared, operation: Any) -> None:
     merged = {_status(status): response for status, response in responses.items() if response}
     merged |= {_status(s): {**merged.get(_status(s), {}), **extra[s]} for s in extra}
     operation.openapi_extra = {**described, "responses": merged, **given}
-
-
-def _header_parameters(operation: Operation) -> list[str]:
-    """Return the names of the header fields that an operation's function has as parameters."""
-    models = [it for it in operation.models if it.__ninja_param_source__ == "header"]
-    return [name for model in models for name in model.__ninja_flatten_map__]
 
 
 def _status(status: Any) -> Any:

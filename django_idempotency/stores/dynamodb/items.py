@@ -100,15 +100,17 @@ class Names:
         record_id = self.record_id(item)
         # An item of an earlier release may lack one that has a default.
         named = {name: text for name in NAMED if (text := self._maybe(item, name, "S")) is not None}
+        until, entries = self._maybe(item, "lockExpiry", "N"), item.get(self.of["steps"])
         try:
+            fingerprint = bytes(self._value(item, "fingerprint", "B"))
             return Record(
                 record_id=record_id,
                 **named,
-                fingerprint=self._fingerprint(item),
+                fingerprint=None if fingerprint == NO_FINGERPRINT else fingerprint,
                 state=State(self._value(item, "status", "S")),
                 epoch=int(self._value(item, "epoch", "N")),
                 token=UUID(self._value(item, "token", "S")),
-                lease_until=self._lease_until(item, skew),
+                lease_until=None if until is None else _moment(until) + skew,
                 created_at=_moment(self._value(item, "createdAt", "N")),
                 updated_at=_moment(self._value(item, "updatedAt", "N")),
                 expires_at=_moment(self._maybe(item, "expiry", "N")),
@@ -116,7 +118,7 @@ class Names:
                 result=self._maybe(item, "responsePayload", "B"),
                 error=self._maybe(item, "error", "S") or "",
                 now=now,
-                steps=self._journal(item),
+                steps=None if entries is None else b"".join(entry["B"] for entry in entries["L"]),
             )
         except (KeyError, OSError, OverflowError, TypeError, ValueError) as error:
             raise StoreError(
@@ -130,18 +132,6 @@ class Names:
             return None if kept is None else (kept["name"]["S"], kept["sha256"]["B"])
         except (KeyError, TypeError) as error:
             raise StoreError("The name of the object of a large result is damaged.") from error
-
-    def _lease_until(self, item: Item, skew: timedelta) -> datetime | None:
-        until = self._maybe(item, "lockExpiry", "N")
-        return None if until is None else _moment(until) + skew
-
-    def _fingerprint(self, item: Item) -> bytes | None:
-        fingerprint = bytes(self._value(item, "fingerprint", "B"))
-        return None if fingerprint == NO_FINGERPRINT else fingerprint
-
-    def _journal(self, item: Item) -> bytes | None:
-        entries = item.get(self.of["steps"])
-        return None if entries is None else b"".join(entry["B"] for entry in entries["L"])
 
     def _value(self, item: Item, name: str, kind: str) -> Any:
         return item[self.of[name]][kind]
