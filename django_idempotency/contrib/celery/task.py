@@ -108,7 +108,7 @@ def idempotent_task(
         "on_in_progress": on_in_progress,
         "on_failed": on_failed,
     }
-    _check_options(choices, scope, payload, operation, codec, policy)
+    _check_options(choices, scope, operation, codec, policy)
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         _check_function(function)
@@ -175,7 +175,6 @@ def _task_of(guard: TaskGuard) -> Task:
 def _check_options(
     choices: Mapping[str, str],
     scope: Any,
-    payload: Any,
     operation: Any,
     codec: Codec | str | None,
     policy: Mapping[str, Any],
@@ -190,8 +189,6 @@ def _check_options(
             )
     if scope is not None and not keys.is_scope(scope):
         raise TypeError("scope must be a string that says whose key it is, not empty.")
-    if payload is not UNSET and payload is not None and not callable(payload):
-        raise TypeError("payload must be a callable over the arguments, or None.")
     if not isinstance(operation, str):
         raise TypeError("operation must be a string that says what the task does.")
     if isinstance(codec, str) and (problem := serializer_problem(codec)):
