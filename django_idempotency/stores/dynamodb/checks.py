@@ -9,7 +9,7 @@ from django.core.files.storage import InvalidStorageError, storages
 
 from django_idempotency.exceptions import StoreError
 from django_idempotency.stores.dynamodb.overflow import Overflow
-from django_idempotency.stores.dynamodb.table import TTL_IS_ON, Table, in_words
+from django_idempotency.stores.dynamodb.table import TTL_IS_ON, Table
 
 
 def problems(table: Table, *, ttl: bool, overflow: Overflow | None) -> Iterator[CheckMessage]:
@@ -30,26 +30,22 @@ def problems(table: Table, *, ttl: bool, overflow: Overflow | None) -> Iterator[
             id="django_idempotency.E020",
         )
         return
-    if in_words(described["KeySchema"]) != in_words(table.names.key_schema()):
+    if problem := table.key_problem(described):
         yield Error(
-            f"The primary key of the table {table.name!r} is not the one that the store uses: "
-            f"{in_words(described['KeySchema'])}, not {in_words(table.names.key_schema())}.",
+            problem,
             hint="Set OPTIONS['partition_key'] and ['sort_key'] to what the table has.",
             id="django_idempotency.E021",
         )
-    enabled = described_ttl["TimeToLiveStatus"] in TTL_IS_ON
-    expiry = table.names.of["expiry"]
-    if ttl and not enabled:
+    if ttl and described_ttl["TimeToLiveStatus"] not in TTL_IS_ON:
         yield Warning(
             f"TTL is off for the table {table.name!r}: expired records are never deleted.",
-            hint=f"Turn it on for the attribute {expiry!r}, or set OPTIONS['ttl'] to False and "
-            f"run manage.py idempotency_sweep.",
+            hint=f"Turn it on for the attribute {table.names.of['expiry']!r}, or set "
+            f"OPTIONS['ttl'] to False and run manage.py idempotency_sweep.",
             id="django_idempotency.W020",
         )
-    elif enabled and described_ttl.get("AttributeName") != expiry:
+    elif problem := table.ttl_problem(described_ttl):
         yield Error(
-            f"TTL of the table {table.name!r} goes by {described_ttl.get('AttributeName')!r}, and "
-            f"the store's records expire by {expiry!r}.",
+            problem,
             hint="Change the table's TTL, or name the attribute in OPTIONS['attributes'].",
             id="django_idempotency.E022",
         )

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from django_idempotency.exceptions import StoreError
 from django_idempotency.stores.dynamodb.items import Names
 from django_idempotency.stores.dynamodb.store import DynamoDBStore
-from django_idempotency.stores.dynamodb.table import TTL_IS_ON, in_words
+from django_idempotency.stores.dynamodb.table import TTL_IS_ON
 
 __all__ = ["create", "definition", "options"]
 
@@ -61,12 +61,8 @@ def create(store: DynamoDBStore, progress: Callable[[str], None] = lambda step: 
         progress("it is there already")
     progress("waiting until it is active")
     described = _wait_for(partial(_active, store), f"The table {table.name} was not active")
-    found, wanted = described["KeySchema"], table.names.key_schema()
-    if in_words(found) != in_words(wanted):
-        raise StoreError(
-            f"There is a table {table.name} with another primary key than the store uses: "
-            f"{in_words(found)}, not {in_words(wanted)}."
-        )
+    if problem := table.key_problem(described):
+        raise StoreError(problem)
     for operation, specification in options(store).items():
         name = operation.removeprefix("update_").replace("_", " ")
         progress(f"turning on {name}")
@@ -101,14 +97,10 @@ def _turn_on(store: DynamoDBStore, operation: str, specification: dict[str, Any]
 
 def _has_ttl(store: DynamoDBStore) -> bool:
     """Whether TTL is on; raise StoreError if it uses another attribute than the store's."""
-    described, expiry = store.table.described_ttl(), store.names.of["expiry"]
-    is_on = described["TimeToLiveStatus"] in TTL_IS_ON
-    if is_on and described.get("AttributeName") != expiry:
-        raise StoreError(
-            f"TTL of the table {store.table.name} goes by {described.get('AttributeName')!r}, and "
-            f"the store's records expire by {expiry!r}."
-        )
-    return is_on
+    described = store.table.described_ttl()
+    if problem := store.table.ttl_problem(described):
+        raise StoreError(problem)
+    return described["TimeToLiveStatus"] in TTL_IS_ON
 
 
 def _wait_for(call: Callable[[], T], failure: str) -> T:

@@ -112,8 +112,28 @@ class Table:
         described: dict[str, Any] = answer["TimeToLiveDescription"]
         return described
 
+    def key_problem(self, described: dict[str, Any]) -> str | None:
+        """Return what is wrong with the primary key of a described table; None if it fits."""
+        found, wanted = _in_words(described["KeySchema"]), _in_words(self.names.key_schema())
+        if found == wanted:
+            return None
+        return (
+            f"The primary key of the table {self.name!r} is not the one that the store uses: "
+            f"{found}, not {wanted}."
+        )
 
-def in_words(schema: list[dict[str, str]]) -> str:
+    def ttl_problem(self, described: dict[str, Any]) -> str | None:
+        """Return what is wrong with a described TTL that is on; None if it fits, or is off."""
+        found, wanted = described.get("AttributeName"), self.names.of["expiry"]
+        if found == wanted or described["TimeToLiveStatus"] not in TTL_IS_ON:
+            return None
+        return (
+            f"TTL of the table {self.name!r} goes by {found!r}, and the store's records expire by "
+            f"{wanted!r}."
+        )
+
+
+def _in_words(schema: list[dict[str, str]]) -> str:
     """Return a primary key in words: the partition key, and the sort key behind it."""
     named = {key["KeyType"]: key["AttributeName"] for key in schema}
     return " + ".join(named[kind] for kind in ("HASH", "RANGE") if kind in named)
