@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta, timezone
 from functools import cached_property
 from types import SimpleNamespace
@@ -21,7 +21,7 @@ from django_idempotency.conf import policy_for
 from django_idempotency.exceptions import ResultUnavailable, StoreError
 from django_idempotency.http.snapshot import SnapshotCodec
 from django_idempotency.models import IdempotencyRecord
-from django_idempotency.records import Record, State
+from django_idempotency.records import NAMED, Record, State
 from django_idempotency.stores.base import BaseStore
 
 #: The names of the states.
@@ -29,6 +29,8 @@ STATES = {State(value): name for value, name in IdempotencyRecord.State.choices}
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
 #: What made a record, by its kind; the scope of one without a kind is not stored whole.
 KINDS = {"http": "a view", "task": "a task", "call": "a call", None: "unknown"}
+#: What is no plain fact of a record: payloads, the owner's secret, and what a claim alone knows.
+_APART = {"result", "steps", "token", "place"}
 #: How many steps a sentence names.
 _NAMED = 10
 
@@ -254,26 +256,14 @@ class Reading:
     def facts(self, *, results: bool = False) -> dict[str, Any]:
         """Return all that the record says, as JSON values; times are in UTC."""
         record, answer, steps = self.record, self.answer, self.steps
-        facts = {
-            "record_id": str(record.record_id),
+        columns = (it.name for it in fields(record) if it.name not in _APART)
+        facts = {name: _as_json(getattr(record, name)) for name in columns}
+        facts |= {
             "store": self.store.alias,
-            "state": record.state.value,
             "stale": record.stale,
             "held": record.held,
             "expired": record.expired,
-            "scope": record.scope,
-            "key": record.key,
-            "operation": record.operation,
             "kind": self.kind,
-            "epoch": record.epoch,
-            "attempts": record.attempts,
-            "fingerprint": None if record.fingerprint is None else record.fingerprint.hex(),
-            "created_at": _utc(record.created_at),
-            "updated_at": _utc(record.updated_at),
-            "lease_until": _utc(record.lease_until),
-            "expires_at": _utc(record.expires_at),
-            "now": _utc(record.now),
-            "error": record.error,
             "result": None if answer is None else {"codec": answer.codec, "bytes": answer.size},
             "steps": None if steps is None else steps.facts(results=results),
             "told": self.told,
@@ -304,9 +294,7 @@ class Reading:
     def _rows(self) -> Iterator[tuple[str, str]]:
         record = self.record
         yield "state", "IN_PROGRESS, stale" if record.stale else record.state.value
-        yield "scope", record.scope
-        yield "key", record.key
-        yield "operation", record.operation or "-"
+        yield from ((name, getattr(record, name) or "-") for name in NAMED)
         yield "made by", KINDS[self.kind]
         yield "attempts", str(record.attempts)
         yield "epoch", str(record.epoch)
@@ -372,5 +360,10 @@ def span(value: timedelta) -> str:
     return " ".join([*parts, f"{left} s"][:2])
 
 
-def _utc(moment: datetime | None) -> str | None:
-    return None if moment is None else moment.astimezone(timezone.utc).isoformat()
+def _as_json(value: Any) -> Any:
+    """Return the value of a column as JSON can have it."""
+    if isinstance(value, datetime):
+        return value.astimezone(timezone.utc).isoformat()
+    if isinstance(value, bytes):
+        return value.hex()
+    return str(value) if isinstance(value, (UUID, State)) else value
