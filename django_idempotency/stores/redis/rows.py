@@ -16,7 +16,7 @@ from django_idempotency.claims import ClaimRequest
 from django_idempotency.exceptions import LeaseLost, StoreError
 from django_idempotency.leases import Lease
 from django_idempotency.options import Secret
-from django_idempotency.records import KEPT, NAMED, Record, State, as_duration
+from django_idempotency.records import NAMED, Record, State, as_duration
 
 _CORRUPT = "A record in Redis is damaged: another program has changed it."
 _CURSOR = re.compile(r"([^/]*)/([0-9]*)/((?:[0-9a-f]{32})*)")
@@ -128,36 +128,36 @@ def record_of(
         return None
     columns, now = answer
     try:
-        found = dict(zip(KEPT, columns, strict=True))
-        fingerprint, lease_until = found["fingerprint"], found["lease_until"]
-        expires_at = found["expires_at"]
+        # In the order of KEPT.
+        scope, key, operation, fingerprint, state, epoch, token, *others = columns
+        lease_until, created_at, updated_at, expires_at, attempts, result, error, steps = others
         record = Record(
             record_id=record_id,
-            scope=found["scope"].decode(),
-            key=found["key"].decode(),
-            operation=found["operation"].decode(),
+            scope=scope.decode(),
+            key=key.decode(),
+            operation=operation.decode(),
             fingerprint=None if fingerprint is None else bytes.fromhex(fingerprint.decode()),
-            state=_STATES[found["state"]],
-            epoch=int(found["epoch"]),
-            token=UUID(found["token"].decode()),
+            state=_STATES[state],
+            epoch=int(epoch),
+            token=UUID(token.decode()),
             lease_until=None if lease_until is None else time_of(lease_until),
-            created_at=time_of(found["created_at"]),
-            updated_at=time_of(found["updated_at"]),
+            created_at=time_of(created_at),
+            updated_at=time_of(updated_at),
             expires_at=None if expires_at is None else time_of(expires_at),
-            attempts=int(found["attempts"]),
-            result=found["result"] if results else None,
-            error=found["error"].decode(),
+            attempts=int(attempts),
+            result=result if results else None,
+            error=error.decode(),
             now=time_of(now),
-            steps=found["steps"],
+            steps=steps,
         )
-    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-        raise StoreError(_CORRUPT) from error
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as damage:
+        raise StoreError(_CORRUPT) from damage
     in_progress = record.state is State.IN_PROGRESS
     may_be_held = in_progress or (record.state is State.FAILED and record.steps is not None)
     if (record.lease_until is None) is in_progress or (
         record.expires_at is None and not may_be_held
     ):
         raise StoreError(_CORRUPT)
-    if record.state is State.COMPLETED and found["result"] is None:
+    if record.state is State.COMPLETED and result is None:
         raise StoreError(_CORRUPT)
     return record
