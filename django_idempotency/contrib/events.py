@@ -36,7 +36,6 @@ __all__ = [
     "sqs_message_id",
 ]
 
-_MISSING = object()
 #: The parameters of `process_batch` that are not fields of the policy.
 _OWN = ("key", "scope", "payload", "operation", "in_order", "store")
 
@@ -66,7 +65,7 @@ class EventKey:
         if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
             raise InvalidKey(
                 f"{self.name} finds no string or number in this message, but "
-                f"{'nothing' if value is None or value is _MISSING else type(value).__name__}."
+                f"{'nothing' if value is None else type(value).__name__}."
             )
         return str(value)
 
@@ -123,41 +122,38 @@ def _search(expression: str) -> Callable[[Any], Any]:
 
 
 def _member(message: Any, *names: str) -> Any:
-    """Return the first of `names` that the message has, as a member or as an attribute."""
+    """Return the first of `names` that the message has, as a member or as an attribute, or None."""
     for name in names:
-        value = (
-            message.get(name, _MISSING)
-            if isinstance(message, Mapping)
-            else getattr(message, name, _MISSING)
-        )
-        if value is not _MISSING:
+        is_mapping = isinstance(message, Mapping)
+        value = message.get(name) if is_mapping else getattr(message, name, None)
+        if value is not None:
             return value() if callable(value) else value
-    return _MISSING
+    return None
 
 
 def _kinesis_sequence(record: Any) -> Any:
     # A sequence number is unique within its shard; the event's id has the shard in front of it.
     found = _member(record, "eventID")
-    if found is _MISSING:
+    if found is None:
         found = _member(_member(record, "kinesis"), "sequenceNumber")
     # The records that the KPL has aggregated share it. The first of them has no number in its key,
     # as before their numbers counted.
     part = _member(_member(record, "kinesis"), "subSequenceNumber")
-    return found if part in (_MISSING, None, 0) or found is _MISSING else f"{found}.{part}"
+    return found if part in (None, 0) or found is None else f"{found}.{part}"
 
 
 def _kafka_offset(message: Any) -> Any:
     parts = [_member(message, name) for name in ("topic", "partition", "offset")]
-    if any(part is _MISSING or part is None for part in parts):
-        return _MISSING
+    if any(part is None for part in parts):
+        return None
     if isinstance(parts[-1], int) and parts[-1] < 0:  # as librdkafka says that there is none
-        return _MISSING
-    return "-".join(str(part) for part in parts)
+        return None
+    return "-".join(map(str, parts))
 
 
 def _amqp_message_id(message: Any) -> Any:
     properties = _member(message, "properties")
-    return _member(message if properties is _MISSING else properties, "message_id")
+    return _member(message if properties is None else properties, "message_id")
 
 
 #: Of a record of a Lambda event, or of a message as boto3 receives it.
@@ -280,7 +276,7 @@ def _identifier(number: int, record: Mapping[str, Any]) -> str:
     for stream, name in (("kinesis", "sequenceNumber"), ("dynamodb", "SequenceNumber")):
         if stream in record:
             found = _member(record[stream], name)
-    if found is _MISSING or found is None or found == "":
+    if found is None or found == "":
         raise ValueError(
             f"Record {number} of this batch has no messageId (MessageId, or sequence number), so "
             f"it could not be returned as a failure."
