@@ -100,34 +100,6 @@ class Attempt(Running):
         self.blocks = WorkBlocks(AtomicBlocks(aliases) if aliases else NO_ALIASES)
         self.report = Report(store, self.request, operation.label)
 
-    def _takes_fingerprint(self, record: Record) -> bool:
-        """
-        Return whether the fingerprint of a record that differs is taken as the request's own.
-
-        That is so where the secret that made it is gone (R47): a mismatch would invite a second
-        charge. The claim is to be sent again then.
-        """
-        request, stored = self.request, record.fingerprint
-        if stored is None or record.operation != request.operation:
-            return False
-        if not self.operation.fingerprint.lacks_key_of(stored):
-            return False
-        logger.warning(
-            "Record %s was written under a secret that is gone, so that this request cannot be "
-            "compared with it: they count as equal.",
-            keys.short(request.record_id),
-        )
-        self.request = replace(request, fingerprints=(*request.fingerprints, stored))
-        return True
-
-    def take_seen(self, seen: Record) -> bool:
-        """Take the answer of a record that was read; return False if there is a claim to make."""
-        try:
-            self.take(seen)
-        except ClaimAgain:
-            return False
-        return True
-
     def take(self, claimed: Lease | Record) -> None:
         """Take the lease, or the answer of a record; raise what the record means otherwise."""
         if isinstance(claimed, Lease):
@@ -156,6 +128,34 @@ class Attempt(Running):
             message = "An attempt has not finished, and an operator has to decide what follows."
         retry_after = _retry_after(claimed)
         raise InProgress(message, record=claimed, retry_after=retry_after, stale=stale)
+
+    def take_seen(self, seen: Record) -> bool:
+        """Take the answer of a record that was read; return False if there is a claim to make."""
+        try:
+            self.take(seen)
+        except ClaimAgain:
+            return False
+        return True
+
+    def _takes_fingerprint(self, record: Record) -> bool:
+        """
+        Return whether the fingerprint of a record that differs is taken as the request's own.
+
+        That is so where the secret that made it is gone (R47): a mismatch would invite a second
+        charge. The claim is to be sent again then.
+        """
+        request, stored = self.request, record.fingerprint
+        if stored is None or record.operation != request.operation:
+            return False
+        if not self.operation.fingerprint.lacks_key_of(stored):
+            return False
+        logger.warning(
+            "Record %s was written under a secret that is gone, so that this request cannot be "
+            "compared with it: they count as equal.",
+            keys.short(request.record_id),
+        )
+        self.request = replace(request, fingerprints=(*request.fingerprints, stored))
+        return True
 
     @property
     def lease(self) -> Lease:
