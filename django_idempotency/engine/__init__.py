@@ -35,7 +35,7 @@ from django_idempotency.leases import Lease
 from django_idempotency.observers import logger
 from django_idempotency.records import Outcome, Record
 from django_idempotency.stores.base import BaseStore
-from django_idempotency.stores.database.carried import carry_later, sessions_here
+from django_idempotency.stores.database.carried import carry_later, let_go, sessions_here
 from django_idempotency.transactions.connections import connections_to_let_go
 from django_idempotency.transactions.state import is_rolled_back
 
@@ -241,8 +241,7 @@ class Engine:
         going = connections_to_let_go(close=operation.closes_connections)
         variables = getattr(self.store, "session_variables", ())
         sessions = sessions_here(self.store.using, variables, going)
-        for connection in going:
-            connection.close()
+        let_go(going, sessions)
         carry_later(sessions)
 
     def _claim(self, attempt: Attempt, seen: Record | None) -> None:

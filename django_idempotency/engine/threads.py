@@ -14,9 +14,15 @@ from asgiref.sync import AsyncToSync, SyncToAsync, ThreadSensitiveContext, sync_
 from django.db import connections
 
 from django_idempotency.stores.base import BaseStore
-from django_idempotency.stores.database.carried import Session, carry, carry_later, sessions_here
+from django_idempotency.stores.database.carried import (
+    Session,
+    carry,
+    carry_later,
+    let_go,
+    sessions_here,
+)
 from django_idempotency.stores.forks import in_each_child
-from django_idempotency.transactions.connections import let_connections_go
+from django_idempotency.transactions.connections import connections_to_let_go
 from django_idempotency.transactions.state import is_any_open
 
 T = TypeVar("T")
@@ -92,7 +98,7 @@ async def own_thread(store: BaseStore, *, of_request: bool) -> AsyncIterator[Non
                     await sync_to_async(carry)(sessions)
                 yield
             finally:
-                await finish(sync_to_async(connections.close_all)())
+                await finish(sync_to_async(_close_all)(sessions))
     finally:
         executor.shutdown(wait=False)
 
@@ -108,9 +114,13 @@ def _leave(store: BaseStore, of_request: bool) -> list[Session] | None:
         return None
     sessions = sessions_here(store.using, getattr(store, "session_variables", ()))
     if of_request:
-        let_connections_go(close=False)
+        let_go(connections_to_let_go(close=False), sessions)
         carry_later(sessions)  # to what is left of the request, and to its other coroutines
     return sessions
+
+
+def _close_all(sessions: list[Session]) -> None:
+    let_go(connections.all(initialized_only=True), sessions)
 
 
 if sys.version_info >= (3, 11):

@@ -9,12 +9,6 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 
-def let_connections_go(*, close: bool) -> None:
-    """Let those connections go that `connections_to_let_go` names."""
-    for connection in connections_to_let_go(close=close):
-        connection.close()
-
-
 def connections_to_let_go(*, close: bool) -> list[BaseDatabaseWrapper]:
     """
     Return this thread's connections that go while it waits, whatever it used them for.

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 from django.core.signals import request_finished, request_started
-from django.db import Error, connections
+from django.db import Error, InterfaceError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_idempotency.exceptions.base import SessionLost
@@ -62,6 +62,28 @@ def _settings(connection: BaseDatabaseWrapper, names: list[str]) -> dict[str, st
             return {name: value for name, value in cursor if value != _USUAL.get(name, "")}
     except Error as error:
         raise _lost(connection, error) from error
+
+
+def let_go(going: Iterable[BaseDatabaseWrapper], sessions: Collection[Session]) -> None:
+    """
+    Close connections that have such sessions.
+
+    One of a pool has a session like a new one when it goes back: others take it from there. If that
+    cannot be had, the pool gets no connection back, and opens another.
+    """
+    carried = {session.alias: session.settings for session in sessions}
+    for connection in going:
+        settings = carried.get(connection.alias)
+        pooled = connection.settings_dict["OPTIONS"].get("pool")
+        if settings and pooled and connection.connection is not None:
+            try:
+                if not connection.autocommit:  # the pool rolls back what would reset it
+                    raise InterfaceError
+                with connection.cursor() as cursor:
+                    cursor.execute(PostgreSQL.RESET, [list(settings)])
+            except Error:
+                connection.connection.close()
+        connection.close()
 
 
 def carry(sessions: Collection[Session]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from unittest import mock
 
@@ -694,6 +695,74 @@ def pool(schemas):
         connection.close_pool()
 
 
+def in_the_pool():
+    """The schema of each session that the pool has to give."""
+    found = []
+    for driver in [*connection.pool._pool]:
+        found.append(driver.execute("SELECT current_schema()").fetchone()[0])
+        driver.rollback()
+    return found
+
+
+@pytest.mark.parametrize("hook", [str, partial(transaction.set_autocommit, False)])
+@each_mode
+def test_R98_session_of_an_attempt_on_its_own_thread_does_not_go_to_its_pool(pool, mode, hook):
+    """Whoever takes that connection next would work as another tenant."""
+
+    async def main():
+        await sync_to_async(execute)("SET search_path = one, public")
+        await arun(work, transaction=mode)
+        await sync_to_async(leave)()
+
+    async def work(lease):
+        await effect(lease)
+        await sync_to_async(transaction.on_commit)(hook)
+
+    def leave():
+        execute("RESET search_path")
+        connection.close()
+
+    run_in_loop(main)
+
+    assert execute("SELECT array_agg(name) FROM one.app_effect") == ["x"]
+    connection.close()
+    assert {*in_the_pool()} == {"public"}
+
+
+def test_R98_session_that_cannot_be_reset_goes_to_no_pool(pool, monkeypatch):
+    monkeypatch.setattr(carried.PostgreSQL, "RESET", "SELECT nonsense %s")
+
+    carry()
+
+    assert in_the_pool() == []
+    connection.close()
+
+
+def test_R98_session_of_one_who_waits_does_not_go_to_its_pool(pool):
+    def duplicate():
+        execute("SET search_path = one, public")
+        try:
+            return run(never, wait=60).result, execute("SELECT current_schema()")
+        finally:
+            execute("RESET search_path")
+            connection.close()
+
+    def hold(lease):
+        waiting = threads.submit(duplicate)
+        wait_until(in_the_pool, seconds=60, what="the connection of the one who waits")
+        found.extend([waiting, in_the_pool()])
+        return "done"
+
+    found = []
+    execute("SET search_path = one, public")
+    with ThreadPoolExecutor() as threads:
+        run(hold)
+
+    assert found[1] == ["public"]
+    assert found[0].result() == ("done", "one")
+    execute("RESET search_path")
+
+
 @pytest.mark.parametrize("keyed", [True, False], ids=["key", "no key"])
 @each_mode
 def test_R98_request_whose_pooled_connection_was_given_back_stays_in_its_schema(
@@ -726,7 +795,7 @@ def carry():
     """Let the connection go as an attempt that waits does, with a session of its own."""
     execute("SET search_path = one, public")
     sessions = carried.sessions_here("default", ())
-    connection.close()
+    carried.let_go([connections["default"]], sessions)
     carried.carry_later(sessions)
 
 

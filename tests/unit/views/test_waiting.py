@@ -16,7 +16,7 @@ import django_idempotency as idempotency
 from django_idempotency.engine import waiting
 from django_idempotency.http import idempotent
 from django_idempotency.models import IdempotencyRecord
-from django_idempotency.transactions.connections import let_connections_go
+from django_idempotency.transactions.connections import connections_to_let_go
 from tests.app.models import Effect
 from tests.unit.http.api import problem, replayed
 from tests.unit.views.conftest import a_function, api_for, send
@@ -182,7 +182,6 @@ def test_R51_waiter_gives_its_pooled_connection_back_and_closes_others_where_it_
     """A file is no server's, and a thread has a connection with an age between requests, too."""
     _, other = both = connections["default"], connections["other"]
     for one, pooled in zip(both, (True, False), strict=True):
-        one.ensure_connection()
         monkeypatch.setitem(one.settings_dict["OPTIONS"], "pool", pooled)
 
     for vendor, age, closed in (
@@ -193,7 +192,5 @@ def test_R51_waiter_gives_its_pooled_connection_back_and_closes_others_where_it_
     ):
         monkeypatch.setattr(other, "vendor", vendor)
         monkeypatch.setitem(other.settings_dict, "CONN_MAX_AGE", age)
-        let_connections_go(close=False)
-        assert [one.connection is None for one in both] == [True, False]
-        let_connections_go(close=True)
-        assert (other.connection is None) is closed
+        assert connections_to_let_go(close=False) == [both[0]]
+        assert (other in connections_to_let_go(close=True)) is closed
