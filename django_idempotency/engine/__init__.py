@@ -35,7 +35,7 @@ from django_idempotency.leases import Lease
 from django_idempotency.observers import logger
 from django_idempotency.records import Outcome, Record
 from django_idempotency.stores.base import BaseStore
-from django_idempotency.stores.database.carried import carry_later, let_go, sessions_here
+from django_idempotency.stores.database.carried import Session, carry, carry_later, let_go
 from django_idempotency.transactions.connections import connections_to_let_go
 from django_idempotency.transactions.state import is_rolled_back
 
@@ -168,8 +168,11 @@ class Engine:
                 break
             except InProgress as busy:
                 waiter = self._waiter(attempt, busy)
-            self._let_go(attempt.operation)
-            seen = self.poller.wait(self.store, waiter)
+            sessions = self._let_go(attempt.operation)
+            try:
+                seen = self.poller.wait(self.store, waiter)
+            finally:
+                carry(sessions)
         if attempt.phase is not Phase.CLAIMING:
             self._open(attempt)
 
@@ -183,8 +186,12 @@ class Engine:
             except InProgress as busy:
                 waiter = self._waiter(attempt, busy)
             await thread.aclose()
-            alone = await sync_to_async(self._let_go_of_caller)(attempt.operation)
-            seen = await self.poller.await_(self.store, waiter, alone=alone)
+            sessions, alone = await sync_to_async(self._let_go_of_caller)(attempt.operation)
+            try:
+                seen = await self.poller.await_(self.store, waiter, alone=alone)
+            finally:
+                if sessions:
+                    await finish(sync_to_async(carry)(sessions))
 
     async def _aclaim(self, attempt: Attempt, thread: AsyncExitStack, seen: Record | None) -> None:
         """Claim and open, or take the record's answer, on the thread where the store is called."""
@@ -228,21 +235,20 @@ class Engine:
             raise busy
         return waiter
 
-    def _let_go_of_caller(self, operation: Operation) -> bool:
-        """See `_let_go`; return whether the thread's transaction alone has the record, too."""
+    def _let_go_of_caller(self, operation: Operation) -> tuple[list[Session], bool]:
+        """See `_let_go`; return, too, whether the thread's transaction alone has the record."""
+        sessions: list[Session] = []
         # Below `async_to_sync` another coroutine may be reading on its caller's connection.
         in_context = SyncToAsync.thread_sensitive_context.get(None) is not None
         if operation.closes_connections or in_context:
-            self._let_go(operation)
-        return self.store.in_transaction()
+            sessions = self._let_go(operation)
+            carry_later(sessions)  # to other coroutines that connect meanwhile
+        return sessions, self.store.in_transaction()
 
-    def _let_go(self, operation: Operation) -> None:
-        """Let the thread's connections go; those after them get the same sessions (R98)."""
+    def _let_go(self, operation: Operation) -> list[Session]:
+        """Let the thread's connections go; return the sessions for those after the wait (R98)."""
         going = connections_to_let_go(close=operation.closes_connections)
-        variables = getattr(self.store, "session_variables", ())
-        sessions = sessions_here(self.store.using, variables, going)
-        let_go(going, sessions)
-        carry_later(sessions)
+        return let_go(going, self.store.using, self.store.session_variables)
 
     def _claim(self, attempt: Attempt, seen: Record | None) -> None:
         """

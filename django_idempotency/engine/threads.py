@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 from asgiref.sync import AsyncToSync, SyncToAsync, ThreadSensitiveContext, sync_to_async
-from django.db import connections
 
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.database.carried import (
     Session,
     carry,
     carry_later,
+    close_all,
     let_go,
     sessions_here,
 )
@@ -98,7 +98,8 @@ async def own_thread(store: BaseStore, *, of_request: bool) -> AsyncIterator[Non
                     await sync_to_async(carry)(sessions)
                 yield
             finally:
-                await finish(sync_to_async(_close_all)(sessions))
+                close = sync_to_async(close_all)
+                await finish(close(store.using, store.session_variables))
     finally:
         executor.shutdown(wait=False)
 
@@ -112,15 +113,11 @@ def _leave(store: BaseStore, of_request: bool) -> list[Session] | None:
     """
     if is_any_open():
         return None
-    sessions = sessions_here(store.using, getattr(store, "session_variables", ()))
+    using, variables = store.using, store.session_variables
     if of_request:
-        let_go(connections_to_let_go(close=False), sessions)
-        carry_later(sessions)  # to what is left of the request, and to its other coroutines
-    return sessions
-
-
-def _close_all(sessions: list[Session]) -> None:
-    let_go(connections.all(initialized_only=True), sessions)
+        gone = let_go(connections_to_let_go(close=False), using, variables)
+        carry_later(gone)  # to what is left of the request, and to its other coroutines
+    return sessions_here(using, variables)
 
 
 if sys.version_info >= (3, 11):

@@ -52,6 +52,9 @@ class BaseStore:
     # Which database alias holds the records? None: no database.
     using: str | None = None
 
+    # Which variables of a database's session does an attempt keep?
+    session_variables: tuple[str, ...] = ()
+
     # What does IDEMPOTENCY call it? Set when the setting is read.
     alias: str = ""
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 from django.core.signals import request_finished, request_started
-from django.db import Error, InterfaceError, connections
+from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_idempotency.exceptions.base import SessionLost
@@ -16,6 +16,12 @@ from django_idempotency.transactions.errors import is_unreachable
 #: What a new session usually has.
 _USUAL = {"search_path": '"$user", public', "role": "none"}
 _READ = "SELECT name, coalesce(current_setting(name, true), '') FROM unnest(%s::text[]) AS s (name)"
+#: Reads the settings and resets them: a value that is null does.
+_TAKE = """
+SELECT name, value, CASE WHEN value <> '' THEN set_config(name, NULL, false) END
+  FROM (SELECT name, coalesce(current_setting(name, true), '') AS value
+          FROM unnest(%s::text[]) AS s (name) OFFSET 0) AS settings
+"""
 
 
 class Session(NamedTuple):
@@ -27,63 +33,76 @@ class Session(NamedTuple):
     settings: dict[str, str]
 
 
-def sessions_here(
-    using: str | None,
-    variables: Collection[str],
-    among: Iterable[BaseDatabaseWrapper] | None = None,
-) -> list[Session]:
+def sessions_here(using: str | None, variables: Collection[str]) -> list[Session]:
     """
     Return the sessions of this thread that are unlike a new one; `variables` are of alias `using`.
-
-    They are those of all connections of the thread, or of those `among` which to look.
 
     One round trip for each connection that is open; another one has what it is to be opened with.
     Raises SessionLost.
     """
-    found = []
-    for connection in connections.all(initialized_only=True) if among is None else among:
-        if connection.vendor != "postgresql":
-            continue
-        names = [*_USUAL, *(variables if connection.alias == using else ())]
-        settings = _settings(connection, names)
-        tenant = getattr(connection, "tenant", None)
-        if tenant is not None or settings:
-            found.append(Session(connection.alias, tenant, settings))
-    return found
+    found = connections.all(initialized_only=True)
+    return [it for it in (_session(x, using, variables, _READ) for x in found) if it is not None]
 
 
-def _settings(connection: BaseDatabaseWrapper, names: list[str]) -> dict[str, str]:
+def _session(
+    connection: BaseDatabaseWrapper, using: str | None, variables: Collection[str], text: str
+) -> Session | None:
+    if connection.vendor != "postgresql":
+        return None
+    settings = _settings(connection, [*_USUAL, *variables], text)
+    if connection.alias != using:
+        settings = {name: value for name, value in settings.items() if name in _USUAL}
+    tenant = getattr(connection, "tenant", None)
+    return None if tenant is None and not settings else Session(connection.alias, tenant, settings)
+
+
+def _settings(connection: BaseDatabaseWrapper, names: list[str], text: str) -> dict[str, str]:
     if connection.connection is None:
         opening = vars(connection).get("connect")
         return opening.settings if isinstance(opening, _Connect) else {}
     try:
         with connection.cursor() as cursor:
-            cursor.execute(_READ, [names])
-            return {name: value for name, value in cursor if value != _USUAL.get(name, "")}
+            cursor.execute(text, [names])
+            return {row[0]: row[1] for row in cursor if row[1] != _USUAL.get(row[0], "")}
     except Error as error:
         raise _lost(connection, error) from error
 
 
-def let_go(going: Iterable[BaseDatabaseWrapper], sessions: Collection[Session]) -> None:
+def let_go(
+    going: Iterable[BaseDatabaseWrapper], using: str | None, variables: Collection[str]
+) -> list[Session]:
     """
-    Close connections that have such sessions.
+    Close connections, and return those of their sessions that are unlike a new one.
 
-    One of a pool has a session like a new one when it goes back: others take it from there. If that
-    cannot be had, the pool gets no connection back, and opens another.
+    One that goes back to its pool has a session like a new one: others take it from there. Raises
+    SessionLost.
     """
-    carried = {session.alias: session.settings for session in sessions}
+    found = []
     for connection in going:
-        settings = carried.get(connection.alias)
-        pooled = connection.settings_dict["OPTIONS"].get("pool")
-        if settings and pooled and connection.connection is not None:
+        text = _TAKE if _is_pooled(connection) else _READ
+        session = _session(connection, using, variables, text)
+        if session is not None:
+            found.append(session)
+        connection.close()
+    return found
+
+
+def close_all(using: str | None, variables: Collection[str]) -> None:
+    """Close this thread's connections; a pool gets none back whose session cannot be reset."""
+    for connection in connections.all(initialized_only=True):
+        if _is_pooled(connection) and connection.connection is not None:
             try:
-                if not connection.autocommit:  # the pool rolls back what would reset it
-                    raise InterfaceError
-                with connection.cursor() as cursor:
-                    cursor.execute(PostgreSQL.RESET, [list(settings)])
-            except Error:
+                if connection.autocommit:  # or else the pool rolls back what resets it
+                    let_go([connection], using, variables)
+            except SessionLost:
+                pass
+            if connection.connection is not None:
                 connection.connection.close()
         connection.close()
+
+
+def _is_pooled(connection: BaseDatabaseWrapper) -> bool:
+    return bool(connection.settings_dict["OPTIONS"].get("pool"))
 
 
 def carry(sessions: Collection[Session]) -> None:
@@ -137,7 +156,7 @@ class _Connect:
 
 
 def forget(**kwargs: Any) -> None:
-    """Let no session go from one request to the next of its thread, or from task to task."""
+    """Let no session go from one request to the next of its thread."""
     if not _Connect.any_made:
         return
     for connection in connections.all(initialized_only=True):

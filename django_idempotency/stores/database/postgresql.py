@@ -575,9 +575,6 @@ SELECT set_config(name, value, false)
  WHERE coalesce(current_setting(name, true), '') <> value
 """
 
-    #: A value that is null resets a setting.
-    RESET = "SELECT set_config(name, NULL, false) FROM unnest(%s::text[]) AS setting (name)"
-
     #: What policies of row level security, and defaults of columns, read of the session.
     VARIABLES = """
 SELECT DISTINCT found[1]

@@ -11,7 +11,6 @@ from unittest import mock
 import pytest
 from asgiref.sync import ThreadSensitiveContext, async_to_sync, sync_to_async
 from celery import Celery
-from celery.app.trace import build_tracer
 from django.core.handlers.asgi import ASGIHandler
 from django.core.signals import request_finished, request_started
 from django.db import DatabaseError, close_old_connections, connection, connections, transaction
@@ -729,20 +728,44 @@ def test_R98_session_of_an_attempt_on_its_own_thread_does_not_go_to_its_pool(poo
     assert {*in_the_pool()} == {"public"}
 
 
-def test_R98_session_that_cannot_be_reset_goes_to_no_pool(pool, monkeypatch):
-    monkeypatch.setattr(carried.PostgreSQL, "RESET", "SELECT nonsense %s")
+@each_mode
+def test_R98_session_that_cannot_be_reset_goes_to_no_pool(pool, monkeypatch, mode):
+    async def main():
+        await arun(work, transaction=mode)
 
-    carry()
+    async def work(lease):
+        await sync_to_async(execute)("SET search_path = one, public")
+        monkeypatch.setattr(carried, "_TAKE", "SELECT nonsense %s")
 
-    assert in_the_pool() == []
     connection.close()
+    run_in_loop(main)
+
+    assert "one" not in in_the_pool()
+
+
+@each_mode
+def test_R98_session_that_work_has_changed_on_its_own_thread_does_not_go_to_its_pool(pool, mode):
+    """Middleware that sets it back does so on its request's connection."""
+
+    async def main():
+        await arun(work, transaction=mode)
+
+    async def work(lease):
+        await sync_to_async(execute)("SET search_path = one, public")
+
+    run_in_loop(main)
+
+    assert {*in_the_pool()} == {"public"}
 
 
 def test_R98_session_of_one_who_waits_does_not_go_to_its_pool(pool):
     def duplicate():
         execute("SET search_path = one, public")
         try:
-            return run(never, wait=60).result, execute("SELECT current_schema()")
+            run(never, wait=60)
+            # Else the next message of a consumer's thread would have it.
+            assert connection.connection is not None
+            return execute("SELECT current_schema()")
         finally:
             execute("RESET search_path")
             connection.close()
@@ -759,7 +782,7 @@ def test_R98_session_of_one_who_waits_does_not_go_to_its_pool(pool):
         run(hold)
 
     assert found[1] == ["public"]
-    assert found[0].result() == ("done", "one")
+    assert found[0].result() == "one"
     execute("RESET search_path")
 
 
@@ -794,9 +817,7 @@ def test_pooled_session_of_a_caller_that_is_no_request_stays(pool, mode):
 def carry():
     """Let the connection go as an attempt that waits does, with a session of its own."""
     execute("SET search_path = one, public")
-    sessions = carried.sessions_here("default", ())
-    carried.let_go([connections["default"]], sessions)
-    carried.carry_later(sessions)
+    carried.carry_later(carried.let_go([connections["default"]], "default", ()))
 
 
 def test_R98_session_that_is_carried_later_is_that_of_the_request_alone(schemas):
@@ -806,23 +827,6 @@ def test_R98_session_that_is_carried_later_is_that_of_the_request_alone(schemas)
         carry()
         end.send(None)
         assert execute("SELECT current_schema()") == "public"
-
-
-@pytest.mark.parametrize(("eager", "schema"), [(False, "public"), (True, "one")])
-def test_R98_session_that_is_carried_later_is_that_of_the_task_alone(schemas, eager, schema):
-    app = Celery(__name__, set_as_current=False)
-
-    @app.task
-    def task():
-        carry()
-
-    if eager:
-        task.apply()
-    else:
-        build_tracer(task.name, task, app=app)("id", [], {}, {})
-
-    assert execute("SELECT current_schema()") == schema
-    connection.close()
 
 
 def test_R98_connection_whose_session_cannot_be_carried_stays_closed():
