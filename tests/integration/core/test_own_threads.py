@@ -801,6 +801,36 @@ def test_R98_request_whose_pooled_connection_was_given_back_stays_in_its_schema(
     assert execute("SELECT count(*) FROM public.app_effect") == 0
 
 
+@async_only_middleware
+def in_schema_one(get_response):
+    """Choose a schema, and choose none at the end, as a middleware of tenants does."""
+
+    async def middleware(request):
+        request.turns = None
+        await sync_to_async(execute)("SET search_path = one, public")
+        try:
+            return await get_response(request)
+        finally:
+            await sync_to_async(execute)("RESET search_path")
+
+    return middleware
+
+
+@pytest.mark.parametrize("keyed", [True, False], ids=["key", "no key"])
+@each_mode
+def test_R98_work_of_a_request_whose_pooled_connection_was_given_back_is_in_its_schema(
+    site, settings, pool, mode, keyed
+):
+    settings.MIDDLEWARE = [f"{__name__}.in_schema_one"]
+    headers = {"idempotency-key": "k"} if keyed else {}
+
+    assert run_in_loop(lambda: asgi(f"/{mode}/", **headers)) == 201
+
+    assert execute("SELECT array_agg(name) FROM one.app_effect") == ["paid"]
+    connection.close()
+    assert {*in_the_pool()} == {"public"}
+
+
 @each_mode
 def test_pooled_session_of_a_caller_that_is_no_request_stays(pool, mode):
     """Nobody but the caller can say what it has in it."""
