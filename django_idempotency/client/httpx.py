@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import aclosing, closing
-from typing import cast
+from typing import TYPE_CHECKING, Any, cast
 
 from django_idempotency.client.policy import SAFE_METHODS, Attempts, RetryPolicy
 from django_idempotency.exceptions.base import missing
@@ -14,6 +14,9 @@ try:
     import httpx
 except ModuleNotFoundError as error:
     raise missing("This client needs", "httpx", "httpx") from error
+
+if TYPE_CHECKING:
+    from typing import Self
 
 __all__ = ["AsyncIdempotencyTransport", "IdempotencyTransport"]
 
@@ -59,6 +62,13 @@ class IdempotencyTransport(httpx.BaseTransport):
     def close(self) -> None:
         self._transport.close()
 
+    def __enter__(self) -> Self:
+        self._transport.__enter__()
+        return self
+
+    def __exit__(self, *exc_info: Any) -> None:
+        self._transport.__exit__(*exc_info)
+
 
 class AsyncIdempotencyTransport(httpx.AsyncBaseTransport):
     """The same for httpx.AsyncClient, under asyncio and trio."""
@@ -96,6 +106,13 @@ class AsyncIdempotencyTransport(httpx.AsyncBaseTransport):
 
     async def aclose(self) -> None:
         await self._transport.aclose()
+
+    async def __aenter__(self) -> Self:
+        await self._transport.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc_info: Any) -> None:
+        await self._transport.__aexit__(*exc_info)
 
 
 def _attempts_at(request: httpx.Request, policy: RetryPolicy) -> Attempts:
