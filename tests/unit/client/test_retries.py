@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import email.utils
 import gzip
 import io
@@ -17,6 +18,7 @@ import pytest
 import requests
 
 from django_idempotency.client import Problem, RetryPolicy, policy, problem_of
+from django_idempotency.client.httpx import AsyncIdempotencyTransport, IdempotencyTransport
 from django_idempotency.client.requests import IdempotencyAdapter
 from tests.services.scripted import BROKEN, SILENT, scripted
 
@@ -228,3 +230,51 @@ def test_a_client_needs_no_Django():
         f"import django_idempotency.{name}\n" for name in modules
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+class Entered(httpx.BaseTransport, httpx.AsyncBaseTransport):
+    """A transport that opens what it needs when its client is entered."""
+
+    def __init__(self):
+        self.left = []
+
+    def __enter__(self):
+        self.left = None
+        return self
+
+    def __exit__(self, *exc_info):
+        self.left = exc_info
+
+    async def __aenter__(self):
+        return self.__enter__()
+
+    async def __aexit__(self, *exc_info):
+        self.__exit__(*exc_info)
+
+
+def test_a_transport_is_entered_and_left_with_its_client():
+    inner, error = Entered(), ValueError("boom")
+
+    def fail():
+        with httpx.Client(transport=IdempotencyTransport(inner)):
+            assert inner.left is None
+            raise error
+
+    with pytest.raises(ValueError, match="boom"):
+        fail()
+
+    assert inner.left[1] is error
+
+
+def test_a_transport_is_entered_and_left_with_its_client_of_coroutines():
+    inner, error = Entered(), ValueError("boom")
+
+    async def main():
+        async with httpx.AsyncClient(transport=AsyncIdempotencyTransport(inner)):
+            assert inner.left is None
+            raise error
+
+    with pytest.raises(ValueError, match="boom"):
+        asyncio.run(main())
+
+    assert inner.left[1] is error
