@@ -43,6 +43,8 @@ else:
     _ModelAdmin = admin.ModelAdmin
 
 _TEMPLATES = "django_idempotency/admin"
+#: What the names of Django's views end with that the admin keeps.
+_KEPT = ("_changelist", "_change")
 _NAME = "admin:django_idempotency_idempotencyrecord"
 
 
@@ -67,7 +69,6 @@ class IdempotencyRecordAdmin(_ModelAdmin):
         """
         wrap, name = self.admin_site.admin_view, _NAME.removeprefix("admin:")
         store = "store/<path:alias>/"
-        ours = (f"{name}_changelist", f"{name}_change")
         # With ATOMIC_REQUESTS, an error would roll the entries of earlier decisions back.
         decide = transaction.non_atomic_requests(wrap(self.decide_view))
         return [
@@ -75,7 +76,7 @@ class IdempotencyRecordAdmin(_ModelAdmin):
             path(f"{store}decide/", decide, name=f"{name}_decide"),
             path(f"{store}<uuid:record_id>/", wrap(self.record_view), name=f"{name}_record"),
             path(store, wrap(self.list_view), name=f"{name}_store"),
-            *(it for it in super().get_urls() if it.name in ours),
+            *(it for it in super().get_urls() if (it.name or "").endswith(_KEPT)),
         ]
 
     # The pages.

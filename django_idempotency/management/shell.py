@@ -5,9 +5,10 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -25,6 +26,7 @@ from django_idempotency.stores.base import BaseStore
 
 #: The exit code of a program that SIGPIPE ends, which Python ignores.
 _READER_GONE = 141
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _RECORD = (
     "a record id, or 8 or more of its first characters; whose key and the key: 'alice 8e03978e'; "
     "or a key"
@@ -53,8 +55,15 @@ class ShellCommand(BaseCommand):
         """Speak English, whatever the project's language: scripts look for these words."""
         #: Why stores could not be asked, a line each.
         self.failures: list[str] = []
-        with translation.override(None):
+        for name, value in options.items():
+            if isinstance(value, str) and _SURROGATE.search(value):  # bytes that are not UTF-8
+                raise CommandError(f"What is given for {name} is no text.", returncode=2)
+        with translation.override(None), self.schema(options):
             return super().execute(*args, **options)
+
+    def schema(self, options: dict[str, Any]) -> AbstractContextManager[Any]:
+        """Return the block in which all of it is done."""
+        return nullcontext()
 
     @contextmanager
     def trying(self, store: BaseStore, method: str, then: str = "") -> Iterator[None]:
@@ -123,7 +132,8 @@ class OperatorCommand(ShellCommand):
         parser.add_argument("--scope", help="whose key it is: a scope, a user, a tenant and a user")
         self.add_store_arguments(parser)
 
-    def execute(self, *args: Any, **options: Any) -> str | None:
+    @contextmanager
+    def schema(self, options: dict[str, Any]) -> Iterator[None]:
         """Do all of it in the schema that is meant, if one is."""
         with ExitStack() as stack:
             if (schema := options.get("schema")) is not None:
@@ -132,7 +142,7 @@ class OperatorCommand(ShellCommand):
                         stack.enter_context(store.in_schema(schema))
                     except StoreError as error:
                         raise CommandError(str(error)) from error
-            return super().execute(*args, **options)
+            yield
 
     def found(self, options: dict[str, Any]) -> list[Reading]:
         """Return the records that are meant; one that two aliases share is found once."""

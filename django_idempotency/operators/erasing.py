@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -35,7 +35,9 @@ class Erasure:
     damaged: list[str] = field(default_factory=list)
 
 
-def erase(store: BaseStore, scope: str, *, force: bool, who: str, reason: str) -> Iterator[Erasure]:
+def erase(
+    store: BaseStore, scope: str, *, force: bool, who: str, reason: str
+) -> Generator[Erasure, None, None]:
     """
     Delete each record of a scope, alone or within a tenant or an endpoint, and all it keeps.
 

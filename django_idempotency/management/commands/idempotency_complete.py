@@ -51,7 +51,7 @@ class Command(DecisionCommand):
             option = "--status" if found.kind == "http" else "--value"
             told = f"This is the record of {KINDS[found.kind]}: give {option}."
             raise CommandError(told, returncode=2)
-        body, file = options["body"].encode(), options["body_file"]
+        body, file = options["body"], options["body_file"]
         try:
             if file is not None:
                 body = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any, ClassVar
 
 from django.core.management.base import CommandError, CommandParser
@@ -57,8 +58,9 @@ class Command(DecisionCommand):
         named = {"force": options["force"], "who": operator(), "reason": options["reason"]}
         for store in chosen:
             again = self.trying(store, "erase", " Run the command again.")
-            with again, self.progress(json=options["json"]) as show:
-                for erasure in erase(store, scope, **named):
+            erasures = closing(erase(store, scope, **named))  # tells what is gone when it ends
+            with again, self.progress(json=options["json"]) as show, erasures as each_batch:
+                for erasure in each_batch:
                     show(_count(store.alias, erasure))
                 done[store.alias] = erasure
                 if erasure.damaged:

@@ -29,12 +29,16 @@ class Command(DecisionCommand):
         answer.add_argument("--done", metavar="JSON", help="it was made, and this is its result")
         answer.add_argument("--not-done", action="store_true", help="it was not made")
 
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Decide about the one record that is meant."""
+        if options["step"] is not None and options["done"] is None and not options["not_done"]:
+            raise CommandError("--step goes with --done or --not-done.", returncode=2)
+        super().handle(*args, **options)
+
     def with_options(self, decision: Decision, found: Reading, options: dict[str, Any]) -> Decision:
         """Return the decision about the call that is meant."""
         step, not_done, value = options["step"], options["not_done"], options["done"]
         if value is None and not not_done:
-            if step is not None:
-                raise CommandError("--step goes with --done or --not-done.", returncode=2)
             return decision
         if step is None:
             uncertain = found.steps.uncertain if found.steps else ()
