@@ -14,7 +14,13 @@ what a record means to a new attempt.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import (
+    AsyncExitStack,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
 from functools import partial
 from typing import Any
 
@@ -31,11 +37,18 @@ from django_idempotency.engine.settling import ask_for_answer, settle, settle_ra
 from django_idempotency.engine.threads import StoreThreads, finish, own_thread
 from django_idempotency.engine.waiting import Poller, Waiter, poller
 from django_idempotency.exceptions import InProgress
+from django_idempotency.exceptions.base import SessionLost
 from django_idempotency.leases import Lease
 from django_idempotency.observers import logger
 from django_idempotency.records import Outcome, Record
 from django_idempotency.stores.base import BaseStore
-from django_idempotency.stores.database.carried import Session, carry, carry_later, let_go
+from django_idempotency.stores.database.carried import (
+    Session,
+    carry,
+    carry_later,
+    drop,
+    let_go,
+)
 from django_idempotency.transactions.connections import connections_to_let_go
 from django_idempotency.transactions.state import is_rolled_back
 
@@ -171,8 +184,10 @@ class Engine:
             sessions = self._let_go(attempt.operation)
             try:
                 seen = self.poller.wait(self.store, waiter)
-            finally:
-                carry(sessions)
+            except BaseException:
+                self._come_back(attempt.operation, sessions, failed=True)
+                raise
+            self._come_back(attempt.operation, sessions)
         if attempt.phase is not Phase.CLAIMING:
             self._open(attempt)
 
@@ -187,11 +202,15 @@ class Engine:
                 waiter = self._waiter(attempt, busy)
             await thread.aclose()
             sessions, alone = await sync_to_async(self._let_go_of_caller)(attempt.operation)
+            come_back = sync_to_async(self._come_back)
             try:
                 seen = await self.poller.await_(self.store, waiter, alone=alone)
-            finally:
+            except BaseException:
                 if sessions:
-                    await finish(sync_to_async(carry)(sessions))
+                    await finish(come_back(attempt.operation, sessions, failed=True))
+                raise
+            if sessions:
+                await finish(come_back(attempt.operation, sessions))
 
     async def _aclaim(self, attempt: Attempt, thread: AsyncExitStack, seen: Record | None) -> None:
         """Claim and open, or take the record's answer, on the thread where the store is called."""
@@ -242,13 +261,34 @@ class Engine:
         in_context = SyncToAsync.thread_sensitive_context.get(None) is not None
         if operation.closes_connections or in_context:
             sessions = self._let_go(operation)
-            carry_later(sessions)  # to other coroutines that connect meanwhile
         return sessions, self.store.in_transaction()
 
     def _let_go(self, operation: Operation) -> list[Session]:
-        """Let the thread's connections go; return the sessions for those after the wait (R98)."""
+        """Let the thread's connections go; return the sessions for those after them (R98)."""
         going = connections_to_let_go(close=operation.closes_connections)
-        return let_go(going, self.store.using, self.store.session_variables)
+        sessions = let_go(going, self.store.using, self.store.session_variables)
+        carry_later(sessions)  # to other coroutines that connect meanwhile, too
+        return sessions
+
+    def _come_back(
+        self, operation: Operation, sessions: list[Session], *, failed: bool = False
+    ) -> None:
+        """
+        Open the connections again that were let go, with their sessions; raise SessionLost.
+
+        If the wait has `failed`, that is what is raised: a request or a task then opens them if it
+        needs them, and its end forgets the sessions. Nothing tells of the end of others.
+        """
+        ends = operation.closes_connections
+        if failed and ends:
+            return
+        try:
+            carry(sessions)
+        except SessionLost:
+            if not ends:
+                drop(sessions)
+            if not failed:
+                raise
 
     def _claim(self, attempt: Attempt, seen: Record | None) -> None:
         """

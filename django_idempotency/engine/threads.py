@@ -99,7 +99,7 @@ async def own_thread(store: BaseStore, *, of_request: bool) -> AsyncIterator[Non
                 yield
             finally:
                 close = sync_to_async(close_all)
-                await finish(close(store.using, store.session_variables))
+                await finish(close(store.session_variables))
     finally:
         executor.shutdown(wait=False)
 

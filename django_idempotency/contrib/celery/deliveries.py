@@ -10,6 +10,7 @@ from uuid import UUID
 
 from celery import Task
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded, TaskPredicate
+from celery.signals import task_postrun
 
 from django_idempotency import keys
 from django_idempotency.conf import Plan, fingerprint_secrets
@@ -43,6 +44,7 @@ from django_idempotency.logs import log_refusal
 from django_idempotency.observers import logger
 from django_idempotency.records import Record, State
 from django_idempotency.stores.base import BaseStore
+from django_idempotency.stores.database import carried
 
 _KIND = "task"
 _DONE = "This task was carried out before."
@@ -387,3 +389,12 @@ def _countdown(record: Record | None) -> float:
     if record is None or record.running_for is None or record.lease_left is None:
         return 1
     return max(min(record.running_for, record.lease_left), 1)
+
+
+def _forget_sessions(sender: Task, **kwargs: Any) -> None:
+    """Let the next task of a worker's thread open its own sessions (R98)."""
+    if not sender.request.is_eager:  # or else its caller goes on with them
+        carried.forget()
+
+
+task_postrun.connect(_forget_sessions, dispatch_uid="django_idempotency.sessions", weak=False)

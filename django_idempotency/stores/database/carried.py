@@ -12,16 +12,13 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django_idempotency.exceptions.base import SessionLost
 from django_idempotency.stores.database.postgresql import PostgreSQL
 from django_idempotency.transactions.errors import is_unreachable
+from django_idempotency.transactions.state import commits_alone
 
 #: What a new session usually has.
 _USUAL = {"search_path": '"$user", public', "role": "none"}
 _READ = "SELECT name, coalesce(current_setting(name, true), '') FROM unnest(%s::text[]) AS s (name)"
-#: Reads the settings and resets them: a value that is null does.
-_TAKE = """
-SELECT name, value, CASE WHEN value <> '' THEN set_config(name, NULL, false) END
-  FROM (SELECT name, coalesce(current_setting(name, true), '') AS value
-          FROM unnest(%s::text[]) AS s (name) OFFSET 0) AS settings
-"""
+#: A value that is null resets a setting.
+_RESET = "SELECT set_config(name, NULL, false) FROM unnest(%s::text[]) AS s (name)"
 
 
 class Session(NamedTuple):
@@ -41,31 +38,45 @@ def sessions_here(using: str | None, variables: Collection[str]) -> list[Session
     Raises SessionLost.
     """
     found = connections.all(initialized_only=True)
-    return [it for it in (_session(x, using, variables, _READ) for x in found) if it is not None]
+    return _sessions([(it, _settings(it, variables)) for it in found], using)
 
 
-def _session(
-    connection: BaseDatabaseWrapper, using: str | None, variables: Collection[str], text: str
-) -> Session | None:
+def _sessions(
+    found: Iterable[tuple[BaseDatabaseWrapper, dict[str, str]]], using: str | None
+) -> list[Session]:
+    sessions = []
+    for connection, settings in found:
+        carried = {
+            name: value
+            for name, value in settings.items()
+            if name in _USUAL or connection.alias == using
+        }
+        tenant = getattr(connection, "tenant", None)
+        if carried or (tenant is not None and connection.vendor == "postgresql"):
+            sessions.append(Session(connection.alias, tenant, carried))
+    return sessions
+
+
+def _settings(connection: BaseDatabaseWrapper, variables: Collection[str]) -> dict[str, str]:
+    """Return what the session of a connection has that is unlike a new one; raise SessionLost."""
     if connection.vendor != "postgresql":
-        return None
-    settings = _settings(connection, [*_USUAL, *variables], text)
-    if connection.alias != using:
-        settings = {name: value for name, value in settings.items() if name in _USUAL}
-    tenant = getattr(connection, "tenant", None)
-    return None if tenant is None and not settings else Session(connection.alias, tenant, settings)
-
-
-def _settings(connection: BaseDatabaseWrapper, names: list[str], text: str) -> dict[str, str]:
+        return {}
     if connection.connection is None:
         opening = vars(connection).get("connect")
         return opening.settings if isinstance(opening, _Connect) else {}
+    usual = _USUAL | {"role": _role(connection) or "none"}
     try:
         with connection.cursor() as cursor:
-            cursor.execute(text, [names])
-            return {row[0]: row[1] for row in cursor if row[1] != _USUAL.get(row[0], "")}
+            cursor.execute(_READ, [[*_USUAL, *variables]])
+            return {name: value for name, value in cursor if value != usual.get(name, "")}
     except Error as error:
         raise _lost(connection, error) from error
+
+
+def _role(connection: BaseDatabaseWrapper) -> str | None:
+    """Return the role that Django gives each new session."""
+    role: str | None = connection.settings_dict["OPTIONS"].get("assume_role")
+    return role
 
 
 def let_go(
@@ -74,31 +85,40 @@ def let_go(
     """
     Close connections, and return those of their sessions that are unlike a new one.
 
-    One that goes back to its pool has a session like a new one: others take it from there. Raises
-    SessionLost.
+    No pool gets such a session back. Raises SessionLost before any connection is closed.
     """
-    found = []
-    for connection in going:
-        text = _TAKE if _is_pooled(connection) else _READ
-        session = _session(connection, using, variables, text)
-        if session is not None:
-            found.append(session)
-        connection.close()
-    return found
+    found = [(connection, _settings(connection, variables)) for connection in going]
+    for connection, settings in found:
+        _give_back(connection, settings)
+    return _sessions(found, using)
 
 
-def close_all(using: str | None, variables: Collection[str]) -> None:
-    """Close this thread's connections; a pool gets none back whose session cannot be reset."""
+def close_all(variables: Collection[str]) -> None:
+    """Close this thread's connections; no pool gets a session back that is unlike a new one."""
     for connection in connections.all(initialized_only=True):
-        if _is_pooled(connection) and connection.connection is not None:
+        settings = {}
+        if _is_pooled(connection):
             try:
-                if connection.autocommit:  # or else the pool rolls back what resets it
-                    let_go([connection], using, variables)
+                settings = _settings(connection, variables)
             except SessionLost:
-                pass
-            if connection.connection is not None:
                 connection.connection.close()
-        connection.close()
+        _give_back(connection, settings)
+
+
+def _give_back(connection: Any, settings: dict[str, str]) -> None:
+    """Close a connection: others take it from its pool, so what others have set is reset."""
+    if _is_pooled(connection) and connection.connection is not None:
+        # A pool rolls back what was reset in a transaction.
+        clean = commits_alone(connection) and not (settings and _role(connection))
+        if clean and settings:
+            try:
+                with connection.cursor() as cursor:
+                    cursor.execute(_RESET, [list(settings)])
+            except Error:
+                clean = False
+        if not clean:  # the pool opens another one
+            connection.connection.close()
+    connection.close()
 
 
 def _is_pooled(connection: BaseDatabaseWrapper) -> bool:
@@ -119,7 +139,7 @@ def carry(sessions: Collection[Session]) -> None:
 
 def carry_later(sessions: Collection[Session]) -> None:
     """
-    Give this thread's connections such sessions when they are opened again, until `forget`.
+    Give this thread's connections such sessions when they are opened again.
 
     One that is open stays as it is: whoever has opened it meanwhile has got the session.
     """
@@ -155,11 +175,19 @@ class _Connect:
         del connection.connect
 
 
+def drop(sessions: Iterable[Session]) -> None:
+    """Let this thread's connections be opened without such sessions."""
+    _drop(connections[session.alias] for session in sessions)
+
+
 def forget(**kwargs: Any) -> None:
-    """Let no session go from one request to the next of its thread."""
-    if not _Connect.any_made:
-        return
-    for connection in connections.all(initialized_only=True):
+    """Let no session go from one request to the next of its thread, or from task to task."""
+    if _Connect.any_made:
+        _drop(connections.all(initialized_only=True))
+
+
+def _drop(carrying: Iterable[BaseDatabaseWrapper]) -> None:
+    for connection in carrying:
         if isinstance(vars(connection).get("connect"), _Connect):
             del vars(connection)["connect"]
 

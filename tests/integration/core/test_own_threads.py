@@ -11,6 +11,7 @@ from unittest import mock
 import pytest
 from asgiref.sync import ThreadSensitiveContext, async_to_sync, sync_to_async
 from celery import Celery
+from celery.app.trace import build_tracer
 from django.core.handlers.asgi import ASGIHandler
 from django.core.signals import request_finished, request_started
 from django.db import DatabaseError, close_old_connections, connection, connections, transaction
@@ -735,7 +736,7 @@ def test_R98_session_that_cannot_be_reset_goes_to_no_pool(pool, monkeypatch, mod
 
     async def work(lease):
         await sync_to_async(execute)("SET search_path = one, public")
-        monkeypatch.setattr(carried, "_TAKE", "SELECT nonsense %s")
+        monkeypatch.setattr(carried, "_RESET", "SELECT nonsense %s")
 
     connection.close()
     run_in_loop(main)
@@ -857,6 +858,102 @@ def test_R98_session_that_is_carried_later_is_that_of_the_request_alone(schemas)
         carry()
         end.send(None)
         assert execute("SELECT current_schema()") == "public"
+
+
+@pytest.mark.parametrize(("eager", "schema"), [(False, "public"), (True, "one")])
+def test_R98_session_that_is_carried_later_is_that_of_the_task_alone(schemas, eager, schema):
+    app = Celery(__name__, set_as_current=False)
+
+    @app.task
+    def task():
+        carry()
+
+    if eager:
+        task.apply()
+    else:
+        build_tracer(task.name, task, app=app)("id", [], {}, {})
+
+    assert execute("SELECT current_schema()") == schema
+    connection.close()
+
+
+@pytest.mark.parametrize("wait_fails", [False, True])
+def test_R98_session_that_could_not_be_opened_again_is_not_that_of_the_next_message(
+    pool, monkeypatch, wait_fails
+):
+    """A thread without requests: nothing tells where one message ends and another begins."""
+
+    def no_answer(*arguments):
+        monkeypatch.setattr(carried.PostgreSQL, "RESTORE", "SELECT nonsense %(names)s, %(values)s")
+        if wait_fails:
+            raise TimeoutError
+
+    monkeypatch.setattr(poller, "wait", no_answer)
+
+    def wait_for_another():
+        execute("SET search_path = one, public")
+        with pytest.raises(TimeoutError if wait_fails else StoreError):
+            run(never, wait=60)
+        try:
+            return execute("SELECT current_schema()")
+        finally:
+            connection.close()
+
+    def hold(lease):
+        found.append(threads.submit(wait_for_another).result())
+
+    found = []
+    execute("SET search_path = one, public")
+    with ThreadPoolExecutor() as threads:
+        run(hold)
+
+    assert found == ["public"]
+    execute("RESET search_path")
+
+
+@each_mode
+def test_R98_session_in_a_transaction_by_hand_does_not_go_to_its_pool(pool, mode):
+    """Django does not know of it; the pool ends it, and takes the reset back."""
+
+    async def main():
+        await sync_to_async(execute)("SET search_path = one, public")
+        await arun(work, transaction=mode)
+        await sync_to_async(leave)()
+
+    async def work(lease):
+        await sync_to_async(transaction.on_commit)(partial(execute, "BEGIN"))
+
+    def leave():
+        execute("RESET search_path")
+        connection.close()
+
+    run_in_loop(main)
+
+    assert "one" not in in_the_pool()
+
+
+def test_R98_empty_search_path_does_not_go_to_its_pool(pool):
+    execute("SET search_path = ''")
+
+    [session] = carried.let_go([connections["default"]], "default", ())
+
+    assert session.settings == {"search_path": '""'}
+    assert in_the_pool() == ["public"]
+
+
+@pytest.mark.parametrize(("role", "stays"), [("pg_monitor", True), ("pg_read_all_data", False)])
+def test_R98_role_that_django_gives_each_session_stays(pool, role, stays):
+    """A reset would take it away; a session that has another role is ended."""
+    execute(f"SET ROLE {role}")
+    own, wrapper = session(), connections["default"]
+
+    with mock.patch.dict(wrapper.settings_dict["OPTIONS"], assume_role="pg_monitor"):
+        carried_on = carried.let_go([wrapper], "default", ())
+
+    assert [it.settings for it in carried_on] == ([] if stays else [{"role": role}])
+    assert (session() == own) is stays
+    execute("RESET ROLE")
+    connection.close()
 
 
 def test_R98_connection_whose_session_cannot_be_carried_stays_closed():
