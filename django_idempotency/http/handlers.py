@@ -30,7 +30,7 @@ _REFUSALS = (
 _OUTSIDE = "_idempotency_outside"
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class ViewHandler:
     """
     The handler of one request, as the guard calls it.

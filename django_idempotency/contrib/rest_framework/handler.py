@@ -20,7 +20,7 @@ from django_idempotency.http.spool import read_back, whole_body
 from django_idempotency.policy import HTTPPolicy
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class RestHandler(ViewHandler):
     """A view's method; all answers of the view are finalised and rendered here."""
 
