@@ -121,8 +121,10 @@ class Policy:
             if not isinstance(getattr(self, name), timedelta)
             or not _NO_TIME < getattr(self, name) <= _LONGEST
         ]
-        if not isinstance(self.wait, timedelta) or self.wait < _NO_TIME:
-            found.append("wait must be a timedelta or a number of seconds, 0 or more.")
+        if not isinstance(self.wait, timedelta) or not _NO_TIME <= self.wait <= _LONGEST:
+            found.append(
+                "wait must be a timedelta or a number of seconds, 0 or more, and at most 100 years."
+            )
         if self.transaction is not None and self.transaction not in TRANSACTIONS:
             found.append(_choice("transaction", self.transaction, TRANSACTIONS))
         if self.on_stale not in ("take_over", "refuse"):
@@ -215,9 +217,10 @@ class HTTPPolicy:
             found.append(f"methods must be a set of {', '.join(sorted(UNSAFE_METHODS))}.")
         if self.methods is not None:
             found.extend(empty_methods(self.methods))
-        for name in ("header", "form_field"):
-            if not _is_text(getattr(self, name)):
-                found.append(f"{name} must be the name of a field.")
+        if not _is_header(self.header):
+            found.append(f"header must be the name of a header field, not {self.header!r}.")
+        if not _is_text(self.form_field):
+            found.append("form_field must be the name of a field.")
         found.extend(
             _not_booleans(
                 self, "required", "scope_endpoint", "strict_header", "echo_key", "fail_open"
@@ -227,19 +230,25 @@ class HTTPPolicy:
             found.append(_choice("keep", self.keep, KEEP_PRESETS))
         if not callable(self.key_validator) and self.key_validator not in (None, *KEY_FORMATS):
             found.append(_choice("key_validator", self.key_validator, KEY_FORMATS))
-        if self.replay_header is not None and not _is_text(self.replay_header):
-            found.append("replay_header must be the name of a header field, or None.")
+        mark = self.replay_header
+        if mark is not None and not (_is_header(mark) and not _ANSWERS_OWN.fullmatch(mark)):
+            found.append(
+                f"replay_header must be the name of a header field of its own, or None, not "
+                f"{mark!r}."
+            )
+        elif mark is not None and mark.lower() == str(self.header).lower():
+            found.append(f"replay_header and header must be two header fields, not both {mark!r}.")
         for name in self.replay_headers:
-            if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name.removeprefix("-")):
+            if not isinstance(name, str) or not _is_header(name.removeprefix("-")):
                 found.append(
                     f"replay_headers must be names of header fields, with a minus before those to "
                     f"drop, not {name!r}."
                 )
-        if not all(isinstance(name, str) for name in self.fingerprint_headers):
-            found.append("fingerprint_headers must be names of header fields.")
+        if wrong := [name for name in self.fingerprint_headers if not _is_header(name)]:
+            found.append(f"fingerprint_headers must be names of header fields, not {wrong[0]!r}.")
         if not all(isinstance(path, str) for path in self.fingerprint_exclude):
             found.append("fingerprint_exclude must be paths of JSON members.")
-        if not _is_text(self.documentation_url):
+        if not _is_text(self.documentation_url) or _NO_URL.search(self.documentation_url):
             found.append("documentation_url must be an URL.")
         if not _whole(self.key_min_length) or not _whole(self.key_max_length):
             found.append("key_min_length and key_max_length must be whole numbers.")
@@ -271,8 +280,14 @@ class HTTPPolicy:
 #: The fields of the HTTP policy that may hold a callable.
 _CALLABLES = ("scope", "fingerprint", "key_validator", "keep", "error_renderer", "replay_check")
 
-#: The name of a header field: a token (RFC 9110, section 5.6.2).
-_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+#: A token (RFC 9110, section 5.6.2); no name of ``request.META``, which no request would have.
+_HEADER_NAME = re.compile(r"(?!HTTP_)[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+#: Fields of an answer that mean something else than that it is a replay.
+_ANSWERS_OWN = re.compile(
+    "cache-control|content-.*|date|idempotency-(expires|stored)|link|location|set-cookie|vary", re.I
+)
+#: What would end a URL in a header field.
+_NO_URL = re.compile(r"[\x00-\x20<>\x7f-\U0010ffff]")
 
 
 #: The arguments of the callables of both policies.
@@ -377,6 +392,10 @@ def _not_booleans(policy: Any, *names: str) -> list[str]:
 
 def _is_text(value: Any) -> bool:
     return isinstance(value, str) and value != ""
+
+
+def _is_header(value: Any) -> bool:
+    return isinstance(value, str) and _HEADER_NAME.fullmatch(value) is not None
 
 
 def _is_secret(value: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from datetime import timedelta
 
 import pytest
 
@@ -21,7 +22,7 @@ HEADERS = "must be names of header fields, with a minus before those to drop, no
 REFUSED = {
     "lease": (0, DURATION),
     "retention": (0, DURATION),
-    "wait": (-1, "must be a timedelta or a number of seconds, 0 or more."),
+    "wait": (-1, "must be a timedelta or a number of seconds, 0 or more, and at most 100 years."),
     "renew": (1, BOOLEAN),
     "max_duration": (0, DURATION),
     "transaction": (
@@ -37,7 +38,7 @@ REFUSED = {
         "x",
         "encryption_keys: key 1 of 1 is not 32 random bytes, or their base64 text.",
     ),
-    "header": ("", "must be the name of a field."),
+    "header": ("", "must be the name of a header field, not ''."),
     "required": (1, BOOLEAN),
     "methods": (["GET"], "must be a set of DELETE, PATCH, POST, PUT."),
     "form_field": ("", "must be the name of a field."),
@@ -45,13 +46,13 @@ REFUSED = {
     "scope_endpoint": (1, BOOLEAN),
     "fingerprint": (5, DOTTED),
     "fingerprint_exclude": (5, "must be paths of JSON members."),
-    "fingerprint_headers": (5, "must be names of header fields."),
+    "fingerprint_headers": (5, "must be names of header fields, not 5."),
     "key_validator": ("uid", "must be one of uuid, uuid7, not 'uid'. Did you mean 'uuid'?"),
     "key_min_length": (0, LENGTHS),
     "key_max_length": (256, LENGTHS),
     "strict_header": (1, BOOLEAN),
     "keep": ("all", "must be one of default, success, stripe, not 'all'."),
-    "replay_header": ("", "must be the name of a header field, or None."),
+    "replay_header": ("", "must be the name of a header field of its own, or None, not ''."),
     "replay_headers": ("a b", HEADERS),
     "echo_key": (1, BOOLEAN),
     "in_progress_status": (200, STATUS),
@@ -70,3 +71,38 @@ def test_each_field_refuses_a_wrong_value_and_says_what_is_allowed(policy):
         with pytest.raises(ValueError, match=re.escape(error)) as refused:
             merge(policy(), {field.name: wrong})
         assert field.name in str(refused.value)
+
+
+@pytest.mark.parametrize("field", ["header", "replay_header", "fingerprint_headers"])
+@pytest.mark.parametrize("name", ["HTTP_X_KEY", "X Key", "X-Key\r\n", "X-Kéy", "X:Key", " "])
+def test_what_no_request_has_is_no_name_of_a_header_field(field, name):
+    """A guard that looks for it would find no key, and let each request run."""
+    with pytest.raises(ValueError, match=f"{field} must be .*not {re.escape(repr(name))}"):
+        merge(HTTPPolicy(), {field: name})
+
+
+@pytest.mark.parametrize(
+    "name", ["Content-Type", "content-length", "Cache-Control", "Idempotency-Stored", "Location"]
+)
+def test_a_field_that_says_something_else_marks_no_replay(name):
+    with pytest.raises(ValueError, match=f"of its own, or None, not '{name}'"):
+        merge(HTTPPolicy(), {"replay_header": name})
+
+
+@pytest.mark.parametrize("given", [{"header": "idempotency-replayed"}, {"replay_header": "x-key"}])
+def test_the_key_and_the_mark_of_a_replay_have_two_fields(given):
+    with pytest.raises(ValueError, match="replay_header and header must be two header fields"):
+        merge(HTTPPolicy(header="X-Key"), given)
+    assert merge(HTTPPolicy(header="X-Key"), {"replay_header": None}).replay_header is None
+
+
+@pytest.mark.parametrize("url", ["/a b/", "/a\r\nSet-Cookie: a=b/", "/<a>/", "/é/", "\x7f"])
+def test_what_cannot_stand_in_a_link_is_no_url(url):
+    with pytest.raises(ValueError, match="documentation_url must be an URL"):
+        merge(HTTPPolicy(), {"documentation_url": url})
+
+
+def test_a_wait_that_no_clock_can_measure_is_refused():
+    with pytest.raises(ValueError, match=r"wait must be .* at most 100 years"):
+        merge(Policy(), {"wait": timedelta.max})
+    assert merge(Policy(), {"wait": timedelta(days=36_525)}).wait == timedelta(days=36_525)
