@@ -322,6 +322,8 @@ def call_operation(
     """Return the operation of a call; `label` names its function to the log."""
     if not keys.is_scope(scope):
         raise TypeError("scope must be a string that says whose key it is, not empty.")
+    if not isinstance(operation, str):
+        raise TypeError(f"operation must be a string that says what is done, not {operation!r}.")
     policy, open_transactions = plan.policy, OpenTransactions(plan.store)
     mode = open_transactions.mode(policy, joins=not coroutine)
     asked = canonical_payload(payload)

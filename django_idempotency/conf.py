@@ -285,7 +285,8 @@ def _belongs(names: Iterable[str]) -> str:
 def _configure(alias: str) -> Plan:
     configured = _setting()
     if alias not in configured:
-        hint = suggestion(alias, configured) or f" It has {', '.join(map(repr, configured))}."
+        hint = suggestion(str(alias), map(str, configured))
+        hint = hint or f" It has {', '.join(map(repr, configured))}."
         raise UnknownAlias(f"IDEMPOTENCY has no alias {alias!r}.{hint}")
     description = configured[alias]
     if not isinstance(description, Mapping):

@@ -160,6 +160,8 @@ def record_ids(scope: str, key: str) -> tuple[UUID, ...]:
 
 def derive(seed: UUID, name: str) -> UUID:
     """Return the key of a downstream call called `name`: a UUIDv8 made of the request's seed."""
+    if not isinstance(name, str):
+        raise TypeError(f"derive_key() takes the name of a call, not {name!r}.")
     return _uuid8(b"derived", seed.bytes, name.encode())
 
 

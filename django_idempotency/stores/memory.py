@@ -13,6 +13,7 @@ from uuid import UUID
 from django_idempotency.records import Record
 from django_idempotency.stores.exclusive import ExclusiveStore, Records, place
 from django_idempotency.stores.forks import in_each_child
+from django_idempotency.stores.options import clock_of
 
 __all__ = ["MemoryStore"]
 
@@ -61,7 +62,7 @@ class MemoryStore(ExclusiveStore):
     records_class: ClassVar[type[MemoryRecords]] = MemoryRecords
 
     def __init__(self, *, clock: Callable[[], datetime] = _utc_now) -> None:
-        self._clock = clock
+        self._clock = clock_of(clock)
         self._records: dict[UUID, Record] = {}
         self.forked()
         in_each_child(self.forked)

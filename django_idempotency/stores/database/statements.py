@@ -34,6 +34,7 @@ from django_idempotency.stores.database.places import Place, place_of
 from django_idempotency.stores.database.postgresql import PostgreSQL
 from django_idempotency.stores.database.rows import record_of
 from django_idempotency.stores.database.sqlite import SQLite
+from django_idempotency.stores.options import text_of
 from django_idempotency.transactions.block import Block
 from django_idempotency.transactions.errors import (
     is_connection_failure,
@@ -89,7 +90,7 @@ class Statements(BaseStore):
             raise TypeError(f"prepare is None (automatic), True or False, not {prepare!r}.")
         if async_claim not in (True, False):
             raise TypeError(f"async_claim is True or False, not {async_claim!r}.")
-        self.using = using
+        self.using = text_of("using", using, may_be_empty=True)
         self.prepare = prepare
         self.async_claim = async_claim
         self.session_variables = _names_of(session_variables)

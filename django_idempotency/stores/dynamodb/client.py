@@ -12,6 +12,7 @@ from django_idempotency.exceptions import StoreError
 from django_idempotency.exceptions.base import AFTER_SETUP, missing
 from django_idempotency.stores.dynamodb.items import Item
 from django_idempotency.stores.forks import in_each_child
+from django_idempotency.stores.options import text_of
 
 #: Temporary errors: too many requests, an item in another transaction, a failing server.
 TRANSIENT = frozenset(
@@ -52,6 +53,9 @@ class Client:
     def __init__(
         self, *, region_name: str | None, endpoint_url: str | None, timeout: float
     ) -> None:
+        for name, value in {"region_name": region_name, "endpoint_url": endpoint_url}.items():
+            if value is not None:
+                text_of(name, value)
         if endpoint_url is not None and not endpoint_url.startswith(("http://", "https://")):
             raise ValueError("endpoint_url must begin with http:// or https://.")
         try:

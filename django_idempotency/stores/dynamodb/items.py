@@ -14,6 +14,7 @@ from django_idempotency.exceptions import StoreError
 from django_idempotency.leases import Lease
 from django_idempotency.policy import suggestion
 from django_idempotency.records import NAMED, Record, State
+from django_idempotency.stores.options import text_of
 
 #: An item, or a key, as the low-level client has it: ``{"name": {"S": "text"}}``.
 Item = dict[str, dict[str, Any]]
@@ -54,13 +55,13 @@ class Names:
                 raise TypeError(
                     f"attributes has no {name!r}.{suggestion(str(name), list(ATTRIBUTES))}"
                 )
-        self.partition_key = partition_key
-        self.sort_key = sort_key
-        self.static = static_partition_key
+        self.partition_key = text_of("partition_key", partition_key)
+        self.sort_key = None if sort_key is None else text_of("sort_key", sort_key)
+        self.static = text_of("static_partition_key", static_partition_key)
         #: The attribute that is the record id.
         self.id = partition_key if sort_key is None else sort_key
         #: The table's name for each attribute.
-        self.of = {name: attributes.get(name, name) for name in ATTRIBUTES}
+        self.of = {name: text_of(name, attributes.get(name, name)) for name in ATTRIBUTES}
         taken = [*self.of.values(), partition_key, *([] if sort_key is None else [sort_key])]
         if twice := sorted({name for name in taken if taken.count(name) > 1}):
             raise TypeError(f"Two attributes of an item have one name: {', '.join(twice)}.")

@@ -40,7 +40,7 @@ from django_idempotency.stores.dynamodb.items import (
 )
 from django_idempotency.stores.dynamodb.overflow import INLINE_BYTES, Overflow
 from django_idempotency.stores.dynamodb.table import Table, side_by_side
-from django_idempotency.stores.options import seconds_of
+from django_idempotency.stores.options import clock_of, flag_of, seconds_of, text_of
 
 #: How often a claim looks again after it met a change, before it answers "in progress".
 TRIES = 4
@@ -93,11 +93,13 @@ class DynamoDBStore(BaseStore):
             endpoint_url=endpoint_url,
             timeout=seconds_of("timeout", timeout),
         )
-        self.table = Table(table_name, self.names, client)
-        self.ttl = ttl
+        self.table = Table(text_of("table_name", table_name), self.names, client)
+        self.ttl = flag_of("ttl", ttl)
+        if overflow_storage is not None:
+            text_of("overflow_storage", overflow_storage)
         self.overflow = None if overflow_storage is None else Overflow(overflow_storage)
         self._skew = timedelta(seconds=seconds_of("clock_skew", clock_skew, may_be_zero=True))
-        self._clock = clock
+        self._clock = clock_of(clock)
 
     @property
     def native_expiry(self) -> bool:  # type: ignore[override]

@@ -29,6 +29,7 @@ from redis.sentinel import Sentinel
 
 from django_idempotency.exceptions import StoreError
 from django_idempotency.stores.forks import in_each_child
+from django_idempotency.stores.options import text_of
 from django_idempotency.stores.redis.cluster import Calls, on_each_node
 from django_idempotency.stores.redis.connections import Connections, careful
 from django_idempotency.stores.redis.scripts import Script
@@ -89,6 +90,9 @@ class Clients:
         timeout: float,
         options: Mapping[str, Any],
     ) -> None:
+        for name, value in {"url": url, "service_name": service_name}.items():
+            if value is not None:
+                text_of(name, value)
         parsed = parse_url(url) if url is not None else {}  # type: ignore[no-untyped-call]
         for name in ("decode_responses", "retry", "retry_on_error", "retry_on_timeout"):
             if name in {**options, **parsed}:
@@ -97,6 +101,8 @@ class Clients:
             raise TypeError("a url is needed, or sentinels and a service_name.")
         if (sentinels is None) is not (service_name is None):
             raise TypeError("sentinels and service_name belong together.")
+        if not sentinels and (sentinels is not None or sentinel_options):
+            raise TypeError("sentinels names no server.")
         if cluster and sentinels is not None:
             raise TypeError("a cluster has no sentinels.")
         self._url = url

@@ -19,7 +19,7 @@ from django_idempotency.leases import Lease
 from django_idempotency.observers import logger
 from django_idempotency.records import Filters, Page, Record
 from django_idempotency.stores.base import BaseStore, held_of
-from django_idempotency.stores.options import seconds_of
+from django_idempotency.stores.options import flag_of, seconds_of, text_of
 from django_idempotency.stores.redis.rows import (
     Place,
     claim_arguments,
@@ -88,17 +88,19 @@ class RedisStore(BaseStore):
             from django_idempotency.stores.redis.clients import Clients
         except ImportError as error:
             raise missing("RedisStore needs", "redis-py", "redis") from error
-        self.prefix = prefix
+        self.prefix = text_of("prefix", prefix, may_be_empty=True)
         self.timeout = seconds_of("timeout", timeout)
         self.wait_replicas = wait_replicas
         self.wait_timeout = seconds_of("wait_timeout", wait_timeout, may_be_zero=True)
+        if isinstance(wait_replicas, bool) or not isinstance(wait_replicas, int):
+            raise TypeError(f"wait_replicas is a number of replicas, not {wait_replicas!r}.")
         if wait_replicas < 0:
             raise ValueError("wait_replicas is a number of replicas, 0 or more.")
         if wait_replicas and not 0 < self.wait_timeout < self.timeout:
             raise ValueError("wait_timeout must be more than 0 seconds and less than timeout.")
         self._clients = Clients(
             url,
-            cluster=cluster,
+            cluster=flag_of("cluster", cluster),
             sentinels=sentinels,
             service_name=service_name,
             sentinel_options=sentinel_options or {},

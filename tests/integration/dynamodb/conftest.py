@@ -68,7 +68,7 @@ def options(url, servers, kind):
     def make(**more):
         given = {"table_name": f"test-{uuid4()}", "endpoint_url": url, "timeout": 30, **more}
         partition, sort = given.get("partition_key", "idempotencyKey"), given.get("sort_key")
-        table = definition(given["table_name"], Names(partition, sort, "", {}))
+        table = definition(given["table_name"], Names(partition, sort, "idempotency", {}))
         servers(kind).table.client.send("create_table", table)
         return given
 

@@ -7,6 +7,7 @@ import threading
 from datetime import timedelta
 
 import pytest
+from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 
@@ -137,6 +138,59 @@ def test_mistake_says_where_it_is_and_leaves_other_aliases_alone():
     redis = "django_idempotency.stores.redis.RedisStore"
     with configured(default={"BACKEND": redis, "OPTIONS": options}):
         stores["default"]  # a store that takes any options
+
+
+DYNAMODB = "django_idempotency.stores.dynamodb.DynamoDBStore"
+SERVER = {"url": "redis://127.0.0.1:1/0"}
+SENTINELS = {"sentinels": [("127.0.0.1", 1)], "service_name": "main"}
+TABLE = {"table_name": "records"}
+OF_ANOTHER_TYPE = [
+    *((f"{__name__}.DatabaseStore", {"using": using}, "using") for using in (["default"], None)),
+    *((MEMORY, {"clock": clock}, "clock") for clock in (5, None)),
+    *((REDIS, {"url": url}, "url") for url in (5, "")),
+    *((REDIS, {**SERVER, "prefix": prefix}, "prefix") for prefix in (5, None)),
+    *((REDIS, {**SERVER, "wait_replicas": it}, "wait_replicas") for it in (1.5, "1", True, None)),
+    *((REDIS, {**SERVER, "cluster": cluster}, "cluster") for cluster in ("no", 0)),
+    *((REDIS, {**SENTINELS, "sentinels": given}, "sentinels") for given in ([], ())),
+    *((REDIS, {**SENTINELS, "service_name": name}, "service_name") for name in (5, "")),
+    (REDIS, {**SERVER, "sentinel_options": {"username": "shop"}}, "sentinels"),
+    *((DYNAMODB, {**TABLE, "table_name": name}, "table_name") for name in ("", 5, None)),
+    *(
+        (DYNAMODB, {**TABLE, name: wrong}, name)
+        for name in ("region_name", "endpoint_url", "partition_key", "sort_key", "overflow_storage")
+        for wrong in ("", 5)
+    ),
+    (DYNAMODB, {**TABLE, "sort_key": "id", "static_partition_key": ""}, "static_partition_key"),
+    *((DYNAMODB, {**TABLE, "attributes": {"expiry": name}}, "expiry") for name in ("", 5)),
+    *((DYNAMODB, {**TABLE, "ttl": ttl}, "ttl") for ttl in ("no", None, 0)),
+    (DYNAMODB, {**TABLE, "clock": 5}, "clock"),
+]
+
+
+@pytest.mark.parametrize(("backend", "options", "name"), OF_ANOTHER_TYPE)
+def test_E002_option_of_another_type_is_told_before_the_first_claim(backend, options, name):
+    with configured(default={"BACKEND": backend, "OPTIONS": options}):
+        said = message()
+        assert f"do not fit {backend}: {name} " in said
+        found = [it for it in checks.run_checks() if it.id == "django_idempotency.E002"]
+        assert [it.msg for it in found] == [said]
+
+
+def test_call_of_an_alias_or_an_operation_that_is_no_text_says_so():
+    with configured(default={}, **{"5": {}}):
+        for alias in (None, 6, DatabaseStore):
+            with pytest.raises(InvalidStore, match="IDEMPOTENCY has no alias"):
+                run(lambda lease: 1, key="k", scope="s", store=alias)
+        for name in (None, 5):
+            with pytest.raises(TypeError, match=f"operation must be a string .*, not {name!r}"):
+                run(lambda lease: 1, key="k", scope="s", operation=name)
+
+
+def test_name_of_a_derived_key_is_text():
+    with configured(default={"BACKEND": MEMORY}):
+        for name in (None, 5, b"charge"):
+            with pytest.raises(TypeError, match="takes the name of a call"):
+                run(lambda lease, name=name: lease.derive_key(name), key="k", scope="s")
 
 
 class SlowStore(BaseStore):
