@@ -57,7 +57,9 @@ class Names:
                 )
         self.partition_key = text_of("partition_key", partition_key)
         self.sort_key = None if sort_key is None else text_of("sort_key", sort_key)
-        self.static = text_of("static_partition_key", static_partition_key)
+        self.static = text_of(
+            "static_partition_key", static_partition_key, may_be_empty=sort_key is None
+        )
         #: The attribute that is the record id.
         self.id = partition_key if sort_key is None else sort_key
         #: The table's name for each attribute.
