@@ -6,6 +6,7 @@ import functools
 from copy import copy, deepcopy
 from typing import Any
 
+from django.conf import settings
 from django.contrib.messages.storage.base import BaseStorage
 from django.contrib.sessions.backends.base import SessionBase
 from django.http import HttpRequest
@@ -70,10 +71,13 @@ def leave_session(request: HttpRequest, response: HttpResponseBase) -> None:
     Leave the session and its cookie as the work of another attempt has left them (R51).
 
     What this request has loaded may be older. Middleware outside may go on reading it; what
-    middleware has written to it, or writes, goes with the request.
+    middleware has written to it, or writes, goes with the request. A session that got another key
+    before the claim is left to SessionMiddleware.
     """
     session: Any = getattr(request, "session", None)
     if not isinstance(session, SessionBase) or isinstance(session, _Spent):
+        return
+    if _has_new_key(request, session):
         return
     if session.accessed:
         patch_vary_headers(response, ("Cookie",))  # in the place of SessionMiddleware
@@ -82,6 +86,17 @@ def leave_session(request: HttpRequest, response: HttpResponseBase) -> None:
         spent._session_cache = deepcopy(session._session_cache)
     spent.left = session
     request.session = spent
+
+
+def _has_new_key(request: HttpRequest, session: SessionBase) -> bool:
+    """
+    Whether the session has another key than the request's cookie.
+
+    Django changes it where it authenticates by a secret of SECRET_KEY_FALLBACKS, and deletes what
+    the old key names: a caller who does not get the new one is logged out.
+    """
+    sent = request.COOKIES.get(settings.SESSION_COOKIE_NAME)
+    return sent is not None and session.session_key not in (None, sent)
 
 
 @functools.cache

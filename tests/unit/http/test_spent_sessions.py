@@ -264,3 +264,38 @@ def test_R51_R97_keys_of_a_session_replay_after_its_key_has_changed(policy, to):
     third = shopper.click(url)
 
     assert [replayed(answer) for answer in (first, second, third)] == [False, True, True]
+
+
+@pytest.mark.parametrize("engine", ["db", "cache", "cached_db", "file"])
+@pytest.mark.parametrize(("body", "status"), [("1", 201), ("2", 422)], ids=["replay", "mismatch"])
+def test_R47_R51_a_replay_after_a_rotation_of_SECRET_KEY_logs_nobody_out(
+    policy, mount, settings, tmp_path, engine, body, status
+):
+    """Django gives the session a new key where the old secret has signed it, before the claim."""
+    settings.SESSION_ENGINE = f"django.contrib.sessions.backends.{engine}"
+    settings.SESSION_FILE_PATH = str(tmp_path)
+    policy()
+    url = mount(idempotent(lambda request: HttpResponse(request.body, status=201)))
+    shopper = Shopper()
+    shopper.client.force_login(User.objects.create(username="alice"))
+    headers = {"Idempotency-Key": "key-1"}
+    assert shopper.client.generic("POST", url, "1", headers=headers).status_code == 201
+
+    settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "new", [settings.SECRET_KEY]
+    answers = [shopper.client.generic("POST", url, body, headers=headers) for _ in range(2)]
+
+    assert [answer.status_code for answer in answers] == [status, status]
+    assert [replayed(answer) for answer in answers] == [status == 201] * 2
+    assert ["sessionid" in answer.cookies for answer in answers] == [True, False]
+    assert shopper.kept["cart"] == ["tea"]
+
+
+def test_R51_a_replay_to_a_session_that_is_gone_touches_no_cookie(to):
+    """The work has logged the visitor in, and its answer did not arrive."""
+    url, shopper = to("enter"), Shopper()
+
+    first, second = shopper.click(url), shopper.click(url)
+
+    assert (replayed(first), replayed(second)) == (False, True)
+    assert "sessionid" in first.cookies
+    assert not second.cookies
