@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from operator import attrgetter
 from types import FunctionType
@@ -112,18 +112,30 @@ class IdempotencyAttributes:
                 f"{cls.__name__} must name {mixin.__name__} before its other bases: "
                 f"class {cls.__name__}({mixin.__name__}, ...)."
             )
-        known = [it for it in (*dir(mixin), *mixin.__annotations__) if it.startswith(_PREFIX)]
+        cls._refuse_unknown(vars(cls))
         for name, value in list(vars(cls).items()):
             if not name.startswith(_PREFIX):
                 continue
-            if name not in known:
-                raise TypeError(f"{cls.__name__} has {name!r}.{suggestion(name, known)}")
             owner = getattr(value, "__qualname__", "").rpartition(".")[0]
             if isinstance(value, FunctionType) and (not owner or owner.endswith("<locals>")):
                 setattr(cls, name, staticmethod(value))
             cls._check_signature(name)
         if problems := empty_methods(vars(cls).get("idempotency_methods")):
             raise ValueError(f"{cls.__name__}: idempotency_{problems[0]}")
+
+    @classmethod
+    def _refuse_unknown(cls, names: Iterable[str]) -> None:
+        """Raise TypeError for a name with our prefix that is not ours, with the nearest one."""
+        mixin = cls._mixin
+        known = [it for it in (*dir(mixin), *mixin.__annotations__) if it.startswith(_PREFIX)]
+        for name in names:
+            if name.startswith(_PREFIX) and name not in known:
+                raise TypeError(f"{cls.__name__} has {name!r}.{suggestion(name, known)}")
+
+    @classmethod
+    def _check_keywords(cls, initkwargs: Mapping[str, Any]) -> None:
+        """Raise TypeError for a keyword of ``as_view()``, or ``@action``, that the view lacks."""
+        cls._refuse_unknown(name for name in initkwargs if not hasattr(cls, name))
 
     @classmethod
     def _check_signature(cls, name: str) -> None:

@@ -81,6 +81,7 @@ class IdempotencyViewMixin(IdempotencyAttributes, _Base, before=View):
     def as_view(cls, **initkwargs: Any) -> Any:
         """Return the view function, with the transactions of ATOMIC_REQUESTS left to the guard."""
         conceal(initkwargs)  # Django's view function closes over them
+        cls._check_keywords(initkwargs)
         return mark(super().as_view(**initkwargs))
 
     def setup(self, request: HttpRequest, *args: Any, **kwargs: Any) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
+from django.views import View
 from rest_framework.renderers import BaseRenderer, BrowsableAPIRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -60,10 +61,21 @@ class IdempotencyMixin(IdempotencyAttributes, _Base, before=APIView):
     # The aliases on which ATOMIC_REQUESTS gives it a transaction.
     _atomic: Sequence[str] = ()
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Refuse what `IdempotencyAttributes` refuses, and views that this mixin cannot guard."""
+        super().__init_subclass__(**kwargs)
+        if issubclass(cls, View) and not issubclass(cls, APIView):
+            raise TypeError(
+                f"{cls.__name__} is no view of Django REST framework. Write "
+                f"class {cls.__name__}(IdempotencyViewMixin, ...), with IdempotencyViewMixin of "
+                f"django_idempotency.http."
+            )
+
     @classmethod
     def as_view(cls, *args: Any, **initkwargs: Any) -> Any:
         """Return the view function, with the transactions of ATOMIC_REQUESTS left to the guard."""
         conceal(initkwargs)  # Django's view function closes over them
+        cls._check_keywords(initkwargs)
         return mark(super().as_view(*args, **initkwargs))
 
     def perform_content_negotiation(

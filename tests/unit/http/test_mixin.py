@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from rest_framework.decorators import action, api_view, authentication_classes
 from rest_framework.generics import CreateAPIView
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.routers import SimpleRouter
 from rest_framework.views import APIView
 
 from django_idempotency.conf import store_for
@@ -76,6 +78,36 @@ def test_mixin_stands_first():
             type("Wrong", (base, IdempotencyMixin), {})
     right: Any = type("Base", (IdempotencyMixin, viewsets.ModelViewSet), {})
     type("Derived", (right, CreateAPIView), {"serializer_class": serializers.Serializer})
+
+
+def test_mixin_of_rest_framework_is_for_its_views():
+    """On any other it would guard nothing, without a word."""
+    write = r"Pay is no view of Django REST framework.*\(IdempotencyViewMixin, \.\.\.\)"
+    abstract: Any = type("Abstract", (IdempotencyMixin,), {})
+    for mixin in (IdempotencyMixin, abstract):
+        type("Pay", (mixin, APIView), {})
+        with pytest.raises(TypeError, match=write):
+            type("Pay", (mixin, View), {})
+
+
+def test_R18_unknown_keyword_of_action_and_of_as_view_is_refused_with_a_suggestion():
+    class Renaming(IdempotencyMixin, viewsets.ViewSet):
+        @action(detail=True, methods=["post"], idempotency_leese=5)
+        def rename(self, request: Request, pk: str) -> Response:
+            raise NotImplementedError
+
+    of_base = {"idempotency_of_base": None}
+    said = "has 'idempotency_leese'. Did you mean 'idempotency_lease'?"
+    router = SimpleRouter()
+    router.register("names", Renaming, basename="name")
+    with pytest.raises(TypeError, match=re.escape(f"Renaming {said}")):
+        assert router.urls
+    for bases in MIXINS:
+        pay: Any = type("Pay", bases, {})
+        with pytest.raises(TypeError, match=re.escape(f"Pay {said}")):
+            pay.as_view(idempotency_leese=5)
+        behind: Any = type("Behind", (*bases[:-1], type("Base", bases[1:], of_base)), {})
+        assert behind.as_view(idempotency_of_base=5)
 
 
 def test_R18_R56_wrong_attribute_is_refused_when_the_class_is_made():
