@@ -301,7 +301,12 @@ def _configure(alias: str) -> Plan:
             raise InvalidStore(f"{where}[{name!r}] must be a dict.")
     if not isinstance(backend, str):
         raise InvalidStore(f"{where}['BACKEND'] must be the dotted path of a store.")
-    policy = _policy(Policy(), given, ["BACKEND", "OPTIONS", "HTTP", *_POLICY_NAMES], where)
+    known = ["BACKEND", "OPTIONS", "HTTP", *_POLICY_NAMES]
+    for name in given:
+        option = str(name).lower()
+        if name not in known and option in _options_of(backend):
+            raise InvalidStore(f"{where} has no {name!r}. Write 'OPTIONS': {{{option!r}: ...}}.")
+    policy = _policy(Policy(), given, known, where)
     http_policy = _policy(HTTPPolicy(), http, _HTTP_NAMES, f"{where}['HTTP']")
     store = _build(backend, options, where)
     store.alias = alias
@@ -372,6 +377,16 @@ def _build(backend: str, options: Mapping[str, Any], where: str) -> BaseStore:
     if not isinstance(store, BaseStore):
         raise InvalidStore(f"{where}['BACKEND'] is no store: {backend}.")
     return store
+
+
+def _options_of(backend: str) -> list[str]:
+    """Return the names of a store's own OPTIONS; none where it cannot be imported."""
+    try:
+        parameters = inspect.signature(import_string(backend)).parameters.values()
+    except (ImportError, TypeError, ValueError):
+        return []
+    open_ended = (Parameter.VAR_KEYWORD, Parameter.VAR_POSITIONAL)
+    return [parameter.name for parameter in parameters if parameter.kind not in open_ended]
 
 
 def _known_options(store_class: type[BaseStore], options: Mapping[str, Any], where: str) -> None:

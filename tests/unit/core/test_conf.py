@@ -102,6 +102,14 @@ def test_unknown_name_with_a_suggestion():
     with configured(default={"OPTIONS": {"usng": "default"}}):
         said = "IDEMPOTENCY['default']['OPTIONS'] has no 'usng'. Did you mean 'using'?"
         assert message() == said
+    for name in ("using", "USING"):
+        with configured(default={name: "default"}):
+            said = f"IDEMPOTENCY['default'] has no {name!r}. Write 'OPTIONS': {{'using': ...}}."
+            assert message() == said
+    with configured(default={"BACKEND": REDIS, "URL": "redis://localhost"}):
+        assert message().endswith("has no 'URL'. Write 'OPTIONS': {'url': ...}.")
+    with configured(default={"BACKEND": REDIS, "using": "default"}):
+        assert "OPTIONS" not in message()
     with configured(default={"BACKEND": REDIS, "OPTIONS": {"ulr": "redis://localhost"}}):
         assert message().endswith(" Did you mean 'url' by 'ulr'?")
     for option in ("username", "socket_timeout", "client_name", "retry_on_timeout"):
