@@ -251,7 +251,10 @@ class DecisionCommand(OperatorCommand):
         try:
             return given_result(found, is_chosen=options["store"] is not None, **given)
         except ValueError as error:
-            raise CommandError(f"This result cannot be kept. {error}", returncode=2) from error
+            told = str(error)
+            if isinstance(error, json.JSONDecodeError):
+                told = f"It is no JSON: {error}. A text stands in double quotes: '\"L-17\"'."
+            raise CommandError(f"This result cannot be kept. {told}", returncode=2) from error
 
     def one(self, options: dict[str, Any]) -> Reading:
         """Return the one record that is meant."""
