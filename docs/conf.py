@@ -73,7 +73,7 @@ def _of_an_annotation(app, env, node, contnode):
 
 def _with_the_list(app, docname, source):
     if docname == "pages":
-        source[0] = source[0].replace(pagelist.PLACE, pagelist.table())
+        source[0] = pagelist.with_list(source[0], minutes=True)
 
 
 def setup(app):

@@ -1,4 +1,4 @@
-"""The list of all pages, put into pages.md when the documentation is built."""
+"""The list of all pages in pages.md; the built documentation says how long they are, too."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["FOLDER", "PLACE", "Page", "pages", "table"]
+__all__ = ["FOLDER", "PLACE", "Page", "pages", "table", "with_list"]
 
 FOLDER = Path(__file__).parent
 WORDS_A_MINUTE = 200
 #: Pages that are looked up, and not read from the beginning.
 LOOKED_UP = ("Reference", "Problems")
 NOT_LISTED = ("pages", "changelog", "security")
-#: What pages.md has where the list goes.
-PLACE = "<!-- the list of docs/pagelist.py -->"
+#: What stands in pages.md above the list.
+PLACE = "<!-- the list: python docs/pagelist.py -->\n"
 
 _BLOCK = re.compile(r"^(```+|:::+).*?^\1$", re.DOTALL | re.MULTILINE)
 _TREE = re.compile(r"^```\{toctree\}\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -72,15 +72,26 @@ def page(name: str, group: str) -> Page:
     return Page(name, title.strip(), group, sentence, words)
 
 
-def table() -> str:
-    """Return a table for each group."""
+def table(*, minutes: bool) -> str:
+    """Return a table for each group; `minutes` is a column that most changes of a page change."""
     groups: dict[str, list[str]] = {}
+    head = ["| page | what it is for |", "|---|---|"]
+    if minutes:
+        head = ["| page | what it is for | minutes |", "|---|---|---|"]
     for it in pages():
-        minutes = "" if it.group.startswith(LOOKED_UP) else str(it.minutes)
-        rows = groups.setdefault(it.group, ["| page | what it is for | minutes |", "|---|---|---|"])
-        rows.append(f"| [{it.title}]({it.name}.md) | {it.sentence} | {minutes} |")
-    return "\n".join("\n".join(["", f"## {group}", "", *rows]) for group, rows in groups.items())
+        row = f"| [{it.title}]({it.name}.md) | {it.sentence} |"
+        if minutes:
+            row += f" {'' if it.group.startswith(LOOKED_UP) else it.minutes} |"
+        groups.setdefault(it.group, [*head]).append(row)
+    return "".join("\n".join(["", f"## {group}", "", *rows, ""]) for group, rows in groups.items())
+
+
+def with_list(text: str, *, minutes: bool = False) -> str:
+    """Return the text of pages.md with the list as it is now."""
+    before, place, _ = text.partition(PLACE)
+    return before + place + table(minutes=minutes)
 
 
 if __name__ == "__main__":
-    print(table())
+    of_pages = FOLDER / "pages.md"
+    of_pages.write_text(with_list(of_pages.read_text()))

@@ -56,7 +56,9 @@ def test_list_of_pages_has_each_page_and_says_what_it_is_for(monkeypatch):
     pages = {str(page) for page in contents if page.name not in of_others}
     problems = {name for name in pages if name.startswith("problems/")}
     assert found.keys() == pages - problems | {"problems/index"}, "name it in its index.md"
-    assert listing.PLACE in (DOCS / "pages.md").read_text()
+    text = (DOCS / "pages.md").read_text()
+    assert text == listing.with_list(text), "python docs/pagelist.py"
+    assert listing.PLACE in text
     long = [page.name for page in found.values() if len(page.sentence) > 120]
     assert long == [], "begin with a shorter sentence"
 
