@@ -28,7 +28,7 @@ from django_idempotency.http.inventory import (
     routes,
 )
 from django_idempotency.http.middleware import IdempotencyMiddleware
-from django_idempotency.http.plans import Declared, ViewPlan, declared_on
+from django_idempotency.http.plans import Declared, ViewPlan, declared_on, guards_itself
 from django_idempotency.policy import HTTPPolicy
 
 _AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
@@ -70,7 +70,7 @@ def _of_guard(guarded: GuardedView, plan: ViewPlan) -> Iterator[CheckMessage]:
         yield from _loses_atomic_requests(guarded.view, plan, guarded.name)
     if guarded.guarded_methods(plan):
         yield from _no_scope(guarded, plan)
-    if atomic_aliases() and not is_marked(guarded.view):
+    if not is_marked(guarded.view) and atomic_aliases(exempt(guarded.view)):
         yield from _within_atomic_requests(guarded, has_steps=plan.policy.transaction == "steps")
 
 
@@ -84,7 +84,7 @@ def _loses_atomic_requests(view: Any, plan: ViewPlan, name: str) -> Iterator[Che
     lost = atomic if operations else plan.atomic(atomic)
     hint = (
         'Give it transaction="joined", which opens the transaction on the store\'s database, or '
-        "non_atomic_requests, which stands below @idempotent."
+        "non_atomic_requests, which stands above @idempotent."
     )
     if lost:
         yield Error(
@@ -149,10 +149,8 @@ def _within_atomic_requests(guarded: GuardedView, *, has_steps: bool) -> Iterato
         place, hint = "on a method of", "Put it on dispatch, by method_decorator(name='dispatch')."
         if _is_of_drf(view):
             hint = "Put IdempotencyMixin before the view's other bases instead."
-    elif atomic_aliases(exempt(view)):
-        place, lost, hint = "on the operation", "not visible to others", _EXEMPT
     else:
-        return
+        place, lost, hint = "on the operation", "not visible to others", _EXEMPT
     if has_steps:
         yield Error(
             f"@idempotent stands {place} {guarded.name}: with ATOMIC_REQUESTS each request is a "
@@ -249,14 +247,14 @@ def check_middleware() -> Iterator[CheckMessage]:
 def _left_to_middleware(view: Any, plan: ViewPlan) -> Iterator[CheckMessage]:
     """Report views that the middleware is to guard, and cannot."""
     view_class = class_of(view)
-    if is_marked(view) or _is_of_drf(view) or operations_behind(view):
+    if guards_itself(view) or _is_of_drf(view) or operations_behind(view):
         return
     yield from _loses_atomic_requests(view, plan, dotted_name(view))
     if view_class is None or has_guard(view_class) or not is_wrapped(view):
         return
     methods = {*map(str.lower, plan.methods)} & {*view_class.http_method_names}
     handlers = [getattr(view_class, name, None) for name in methods]
-    if any(handler is not None and not is_marked(handler) for handler in handlers):
+    if any(handler is not None and not guards_itself(handler) for handler in handlers):
         yield Error(
             f"The middleware cannot guard {dotted_name(view)}: decorators stand around its "
             f"as_view().",

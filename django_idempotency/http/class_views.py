@@ -13,11 +13,11 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.views import View
 
-from django_idempotency.http.atomic_requests import atomic_of, blocks_on, is_marked, mark
+from django_idempotency.http.atomic_requests import atomic_of, blocks_on, mark
 from django_idempotency.http.attributes import IdempotencyAttributes, plan_of
 from django_idempotency.http.guard import is_guarded_already
 from django_idempotency.http.handlers import ViewHandler
-from django_idempotency.http.plans import Declared, ViewPlan
+from django_idempotency.http.plans import Declared, ViewPlan, guards_itself
 from django_idempotency.http.views import aguarded, aunguarded, guarded
 from django_idempotency.observers import logger
 from django_idempotency.options import conceal
@@ -199,7 +199,7 @@ def class_of(view: Callable[..., Any]) -> type[View] | None:
 def has_guard(view_class: type[View]) -> bool:
     """Whether a class guards itself: by a mixin, or by a decorator on a ``dispatch`` of it."""
     dispatches = (vars(base).get("dispatch") for base in view_class.__mro__)
-    return issubclass(view_class, IdempotencyAttributes) or any(map(is_marked, dispatches))
+    return issubclass(view_class, IdempotencyAttributes) or any(map(guards_itself, dispatches))
 
 
 def is_wrapped(view: Any) -> bool:

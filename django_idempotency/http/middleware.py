@@ -19,7 +19,6 @@ from django.http.response import HttpResponseBase
 from django.utils.module_loading import import_string
 
 from django_idempotency.conf import DEFAULT_ALIAS
-from django_idempotency.http.atomic_requests import is_marked
 from django_idempotency.http.class_views import (
     behind_partials,
     class_of,
@@ -30,7 +29,7 @@ from django_idempotency.http.class_views import (
 )
 from django_idempotency.http.decorators import guarding
 from django_idempotency.http.inventory import operations_behind
-from django_idempotency.http.plans import Declared
+from django_idempotency.http.plans import Declared, guards_itself
 
 __all__ = ["IdempotencyMiddleware", "in_settings"]
 
@@ -127,7 +126,9 @@ def _guarding(declared: Declared, view: Any) -> Any:
 def _guards_itself(view: Callable[..., Any], request: HttpRequest) -> bool:
     view, view_class = behind_partials(view), class_of(view)
     method = getattr(view_class, str(request.method).lower(), None)
-    if is_marked(view) or is_marked(method) or (view_class is not None and has_guard(view_class)):
+    if guards_itself(view) or guards_itself(method):
+        return True
+    if view_class is not None and has_guard(view_class):
         return True
     if any(request.method in (it.methods or ()) for it in operations_behind(view)):
         return True

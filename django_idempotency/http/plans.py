@@ -18,6 +18,7 @@ from django_idempotency.conf import (
 )
 from django_idempotency.engine.operation import Operation
 from django_idempotency.fingerprint import Fingerprint
+from django_idempotency.http.atomic_requests import is_marked
 from django_idempotency.http.content import form_key
 from django_idempotency.http.snapshot import SnapshotCodec
 from django_idempotency.policy import (
@@ -186,3 +187,13 @@ def declared_on(method: Any) -> list[Declared]:
     for attributes in reversed(marks):
         left |= attributes
     return [mark for mark in left.values() if isinstance(mark, Declared)]
+
+
+def guards_itself(view: Any) -> bool:
+    """
+    Return whether a view, or a method of one, guards itself.
+
+    ``method_decorator`` may hide the mark for ATOMIC_REQUESTS behind a `non_atomic_requests` of the
+    project's.
+    """
+    return is_marked(view) or bool(declared_on(view))

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import pytest
 from asgiref.sync import sync_to_async
 from django.core.files.uploadhandler import TemporaryFileUploadHandler
+from django.db.transaction import non_atomic_requests
 from django.http import HttpResponse, JsonResponse
 from django.test import RequestFactory
 from django.urls import path
@@ -113,6 +114,34 @@ def test_R17_decorator_of_one_method_keeps_its_policy_and_others_are_the_middlew
     assert [replayed(api(method="PATCH", key="no uuid")) for _ in range(2)] == [False, True]
     scopes = dict(IdempotencyRecord.objects.values_list("key", "scope"))
     assert [scope == "anyone" for key, scope in sorted(scopes.items())] == [True, False]
+
+
+@pytest.mark.parametrize("name", ["dispatch", "post"])
+@pytest.mark.parametrize("in_one", [True, False], ids=["list", "stacked"])
+def test_R17_R83_a_view_whose_non_atomic_requests_hides_its_mark_keeps_its_policy(
+    monkeypatch, in_one, name
+):
+    """``method_decorator`` copies the attributes of one over those of the other."""
+
+    class Fails(View):
+        def post(self, request):
+            return HttpResponse(status=500)
+
+    guard = idempotent(keep="stripe")
+    if in_one:
+        method_decorator([non_atomic_requests, guard], name=name)(Fails)
+    else:
+        method_decorator(non_atomic_requests, name=name)(Fails)
+        method_decorator(guard, name=name)(Fails)
+    monkeypatch.setattr(f"{__name__}.urlpatterns", [path("here/", Fails.as_view())])
+    api = api_for("wsgi", "/here/", raises=False)
+
+    answers = [api() for _ in range(2)]
+
+    assert [(answer.status_code, replayed(answer)) for answer in answers] == [
+        (500, False),
+        (500, True),
+    ]
 
 
 @pytest.mark.parametrize("path", ["/free-drf/", "/free-viewset/"])
