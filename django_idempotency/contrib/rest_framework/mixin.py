@@ -25,7 +25,7 @@ from rest_framework.views import APIView
 from django_idempotency.contrib.rest_framework.browsable import give_keys
 from django_idempotency.contrib.rest_framework.handler import RestHandler
 from django_idempotency.contrib.rest_framework.objects import object_permissions
-from django_idempotency.http.atomic_requests import answering, atomic_of, blocks_on, mark
+from django_idempotency.http.atomic_requests import answering, atomic_of, blocks_on, exempt, mark
 from django_idempotency.http.attributes import IdempotencyAttributes, plan_of
 from django_idempotency.http.guard import Guard, is_guarded_already
 from django_idempotency.http.handlers import ViewHandler
@@ -203,6 +203,9 @@ def guarded_view(view: Any, declared: Declared) -> Callable[..., HttpResponseBas
     bases = (view.cls,) if has_mixin else (IdempotencyMixin, view.cls)
     view_class: Any = type(view.cls.__name__, bases, members)
     view_function: Callable[..., HttpResponseBase] = view_class.as_view(*actions, **keywords)
+    # What decorators without a wrapper have left, such as `non_atomic_requests` of the project.
+    vars(view_function).update({**vars(view), **vars(view_function)})
+    view_function._non_atomic_requests.update(exempt(view))  # type: ignore[attr-defined]
     return view_function
 
 

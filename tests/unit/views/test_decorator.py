@@ -200,6 +200,18 @@ def test_R83_every_guarded_view_is_exempt_from_djangos_own_transactions():
     assert exempt(both) == {"other"}  # non_atomic_requests of the project stays known
 
 
+def test_R83_above_api_view_keeps_what_the_project_has_marked_below():
+    """Decorators without a wrapper leave it on the view that ``@api_view`` made."""
+    view = transaction.non_atomic_requests(using="other")(api_view(["POST"])(lambda request: None))
+    view.of_the_project = True
+
+    guarded = idempotent(view)
+
+    assert guarded.of_the_project
+    assert exempt(guarded) == {"other"}
+    assert all(alias in guarded._non_atomic_requests for alias in connections)
+
+
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_R83_R90_requests_without_a_key_have_a_transaction(rf, atomic_requests, method):
     seen = []
