@@ -17,7 +17,7 @@ from asgiref.sync import sync_to_async
 from django_idempotency import keys
 from django_idempotency.arguments import bind, is_context, key_maker, payload_maker, without_first
 from django_idempotency.callables import is_coroutine_function, name_of, signature_problem
-from django_idempotency.codecs import Codec, JSONCodec
+from django_idempotency.codecs import Codec, JSONCodec, check_codec
 from django_idempotency.conf import (
     DEFAULT_ALIAS,
     Declaration,
@@ -200,6 +200,8 @@ def idempotent_function(
     returns its result, or the stored result for a duplicate. See `run` for the errors.
     """
 
+    _check_names(scope, operation, codec)
+
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function)
         signatures = [signature]
@@ -308,6 +310,16 @@ def plan_of_call(store: str, overrides: Mapping[str, Any], *, beside: Iterable[s
     return replace(plan, policy=merge(plan.policy, overrides, beside=beside))
 
 
+def _check_names(scope: Any, operation: Any, codec: Any) -> None:
+    """Raise TypeError for arguments that no call can have."""
+    if not keys.is_scope(scope):
+        raise TypeError("scope must be a string that says whose key it is, not empty.")
+    if not isinstance(operation, str):
+        raise TypeError(f"operation must be a string that says what is done, not {operation!r}.")
+    if codec is not None:
+        check_codec(codec)
+
+
 def call_operation(
     plan: Plan,
     key: str,
@@ -320,10 +332,7 @@ def call_operation(
     label: str = "",
 ) -> Operation:
     """Return the operation of a call; `label` names its function to the log."""
-    if not keys.is_scope(scope):
-        raise TypeError("scope must be a string that says whose key it is, not empty.")
-    if not isinstance(operation, str):
-        raise TypeError(f"operation must be a string that says what is done, not {operation!r}.")
+    _check_names(scope, operation, codec)
     policy, open_transactions = plan.policy, OpenTransactions(plan.store)
     mode = open_transactions.mode(policy, joins=not coroutine)
     asked = canonical_payload(payload)
@@ -339,7 +348,7 @@ def call_operation(
         key=key,
         name=operation,
         fingerprint=fingerprint,
-        codec=codec or _JSON,
+        codec=_JSON if codec is None else codec,
         mode=mode,
         open_transactions=open_transactions,
         wait=policy.wait,

@@ -22,6 +22,7 @@ __all__ = [
     "ENCRYPTED",
     "Codec",
     "JSONCodec",
+    "check_codec",
     "is_encrypted",
     "is_unavailable",
     "pack",
@@ -65,6 +66,18 @@ class Codec(Protocol):
     def decode(self, payload: bytes) -> Any:
         """Return the result that `encode` wrote."""
         ...
+
+
+def check_codec(codec: Any) -> None:
+    """Raise TypeError for what is no `Codec`: it could not keep the result of work that is done."""
+    parts = [callable(getattr(codec, name, None)) for name in ("encode", "decode")]
+    name = getattr(codec, "id", None)
+    is_named = isinstance(name, str) and 0 < len(name.encode()) < 256
+    if isinstance(codec, type) or not (all(parts) and is_named and hasattr(codec, "exact")):
+        raise TypeError(
+            f"codec must be an object with encode(), decode(), exact and an id of 1 to 255 bytes, "
+            f"not {codec!r}."
+        )
 
 
 def pack(codec: Codec, result: Any, *, max_bytes: int) -> bytes:

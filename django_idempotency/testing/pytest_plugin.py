@@ -26,6 +26,9 @@ _PARTS = (
     "operators",
     "processes",
     "races",
+    "steps",
+    "uncertain",
+    "waiting",
 )
 pytest.register_assert_rewrite(
     "django_idempotency.testing.http_contract",

@@ -14,7 +14,7 @@ from celery.local import Proxy
 from django_idempotency import keys
 from django_idempotency.arguments import key_maker, payload_maker, without_first
 from django_idempotency.callables import is_coroutine_function
-from django_idempotency.codecs import Codec
+from django_idempotency.codecs import Codec, check_codec
 from django_idempotency.conf import DEFAULT_ALIAS
 from django_idempotency.contrib.celery.codec import serializer_problem
 from django_idempotency.contrib.celery.deliveries import Delivery, DuplicateTask
@@ -191,8 +191,11 @@ def _check_options(
         raise TypeError("scope must be a string that says whose key it is, not empty.")
     if not isinstance(operation, str):
         raise TypeError("operation must be a string that says what the task does.")
-    if isinstance(codec, str) and (problem := serializer_problem(codec)):
-        raise ValueError(problem)
+    if isinstance(codec, str):
+        if problem := serializer_problem(codec):
+            raise ValueError(problem)
+    elif codec is not None:
+        check_codec(codec)
     merge(Policy(), policy, beside=_OWN)
     check_signatures(policy)
 

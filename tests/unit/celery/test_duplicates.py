@@ -168,6 +168,12 @@ def test_C5_pickle_is_refused_by_any_name_as_what_nobody_knows(app, work, monkey
         idempotent_task(codec="harmless")
 
 
+def test_R62_what_is_no_codec_is_a_TypeError_at_decoration():
+    for codec in (Text, 5, object()):
+        with pytest.raises(TypeError, match="codec must be an object with"):
+            idempotent_task(codec=codec)
+
+
 FORGED = [
     b"",
     b"odd\nx",

@@ -23,11 +23,13 @@ from hypothesis import strategies as st
 from django_idempotency import (
     FingerprintMismatch,
     InvalidKey,
+    attempt,
     current,
     derive_key,
     idempotent_function,
 )
 from django_idempotency.arguments import key_maker
+from django_idempotency.codecs import JSONCodec
 from django_idempotency.conf import store_for
 from django_idempotency.policy import UNSET
 from django_idempotency.records import State
@@ -263,6 +265,47 @@ def test_policy_and_store_are_passed_on_and_mistakes_are_a_TypeError_as_ever(set
         guarded("order")("a", x=1)
     with pytest.raises(TypeError, match="Did you mean 'lease'"):
         guarded("order", leese=5)("a")
+
+
+class Named(JSONCodec):
+    """One whose id makes no envelope, unless it is text of up to 255 bytes."""
+
+    def __init__(self, name):
+        self.id = name
+
+
+@pytest.mark.parametrize(
+    "codec",
+    [
+        JSONCodec,
+        "json",
+        5,
+        object(),
+        SimpleNamespace(id="x", encode=str),
+        Named(5),
+        Named(""),
+        Named("x" * 256),
+    ],
+)
+def test_R62_what_is_no_codec_is_a_TypeError_before_the_work(codec):
+    """Once it is done, its result could not be kept, and a retry would do it again."""
+    with pytest.raises(TypeError, match="codec must be an object with"):
+        run(never, codec=codec)
+    with (
+        pytest.raises(TypeError, match="codec must be an object with"),
+        attempt(key="k", scope="s", codec=codec),
+    ):
+        never()
+    with pytest.raises(TypeError, match="codec must be an object with"):
+        once(key="order", codec=codec)
+    assert run(lambda lease: [1], codec=Named("x" * 255)).result == [1]
+
+
+@pytest.mark.parametrize("name", [None, 5])
+def test_an_operation_or_a_scope_that_is_no_text_is_told_where_it_is_declared(name):
+    for argument in ("operation", "scope"):
+        with pytest.raises(TypeError, match=f"{argument} must be a string"):
+            idempotent_function(**{"key": "order", "scope": "s", argument: name})
 
 
 def test_keeps_name_and_signature_and_stays_a_coroutine_function():
