@@ -38,8 +38,9 @@ from django_idempotency.transactions.errors import is_serialization_failure
 
 #: Tells of two moments of this process which one came first.
 _moments = itertools.count(1)
-#: The steps and calls of which the running code is part, by the attempts that they belong to.
-_around: ContextVar[tuple[Steps, ...]] = ContextVar("idempotency_steps", default=())
+#: The steps and calls of which the running code is part: each is a list of the attempt that it
+#: belongs to, and empty once it has ended. A task that it has started may live longer.
+_around: ContextVar[tuple[list[Steps], ...]] = ContextVar("idempotency_steps", default=())
 
 
 class Steps:
@@ -208,7 +209,7 @@ class Steps:
         """
         if self._store.using is not None:
             _refuse_loop()  # or else a call would be made that cannot be noted
-        if self in _around.get():
+        if [self] in _around.get():
             raise RuntimeError(
                 f"{word}({name!r}) is inside of another step or call of this attempt: each commits "
                 f"by itself. Call them one after the other."
@@ -236,7 +237,8 @@ class Steps:
             self._lease.check()
             self._asked[name] = next(_moments)
             self._unused.pop(name, None)
-        _around.set((*_around.get(), self))
+        around = [self]
+        _around.set((*filter(None, _around.get()), around))
         try:
             yield name in self.notes.results
         except BaseException as error:
@@ -245,7 +247,7 @@ class Steps:
                 del self._asked[name]  # what raises may be asked for again (T7)
             raise
         finally:
-            _around.set(tuple(other for other in _around.get() if other is not self))
+            around.clear()
 
     # The work and its note.
 

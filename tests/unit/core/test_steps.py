@@ -617,6 +617,32 @@ def test_T5_T6_of_coroutines():
     assert arun(work).result == 1
 
 
+def test_T5_what_a_call_has_started_may_ask_for_a_step_once_the_call_has_ended():
+    async def work(lease):
+        ended = asyncio.Event()
+
+        async def start(key):
+            async def later():
+                with pytest.raises(RuntimeError, match="is inside"):
+                    await lease.astep("b", never)
+                begun.set()
+                await ended.wait()
+                return await lease.astep("b", lambda: 2)
+
+            begun = asyncio.Event()
+            task = asyncio.create_task(later())
+            await begun.wait()
+            tasks.append(task)
+            return 1
+
+        tasks = []
+        await lease.aexternal("a", start, uncertain="repeat")
+        ended.set()
+        return await tasks[0]
+
+    assert arun(work).result == 2
+
+
 # The lease.
 
 
