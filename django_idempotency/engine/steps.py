@@ -13,7 +13,7 @@ from inspect import isawaitable
 from typing import Any
 
 from asgiref.sync import sync_to_async
-from django.db import IntegrityError
+from django.db import DataError, IntegrityError, ProgrammingError
 from django.utils.asyncio import async_unsafe
 
 from django_idempotency import journal, keys
@@ -41,6 +41,8 @@ _moments = itertools.count(1)
 #: The steps and calls of which the running code is part: each is a list of the attempt that it
 #: belongs to, and empty once it has ended. A task that it has started may live longer.
 _around: ContextVar[tuple[list[Steps], ...]] = ContextVar("idempotency_steps", default=())
+#: A server's own answers to a COMMIT: a constraint or a trigger that it has deferred has refused.
+_REFUSALS = (IntegrityError, DataError, ProgrammingError)
 
 
 class Steps:
@@ -282,7 +284,7 @@ class Steps:
                 self.notes.marked(error)
             # Where the answer to a COMMIT is lost, or to the note of a store without one, this
             # attempt does not know what holds.
-            is_refused = isinstance(error, (IntegrityError, LeaseLost))
+            is_refused = isinstance(error, (*_REFUSALS, LeaseLost))
             is_undone = place != "commit" and store.supports_join
             if is_refused or is_undone or is_serialization_failure(error):
                 self.notes.forget(name)

@@ -9,7 +9,15 @@ from functools import partial
 
 import pytest
 from django.core.exceptions import ObjectDoesNotExist
-from django.db import Error, IntegrityError, connection, connections, transaction
+from django.db import (
+    DataError,
+    Error,
+    IntegrityError,
+    ProgrammingError,
+    connection,
+    connections,
+    transaction,
+)
 
 import django_idempotency as idempotency
 from django_idempotency import (
@@ -183,6 +191,32 @@ def test_an_error_of_the_database_at_the_commit_passes_on_and_the_step_may_run_a
     def work(lease):
         with pytest.raises(IntegrityError):
             lease.step("a", orphan)
+        return lease.step("a", effect)
+
+    assert run(work).result == "a"
+    assert effects() == ["a"]
+
+
+@pytest.mark.leg("postgres18", "postgres16")
+@pytest.mark.parametrize("state", ["P0001", "22012"])
+def test_T7_a_trigger_that_refuses_the_commit_passes_on_and_the_step_may_run_again(state):
+    """`P0001` is that of RAISE EXCEPTION, and "22012" a division by zero."""
+
+    def refused():
+        effect()
+        execute(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
+            f"$$BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '{state}'; END$$"
+        )
+        execute(
+            "CREATE CONSTRAINT TRIGGER refusal AFTER INSERT ON app_unique "
+            "DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION refuse()"
+        )
+        Unique.objects.create(name="a")
+
+    def work(lease):
+        with pytest.raises((DataError, ProgrammingError), match="no"):
+            lease.step("a", refused)
         return lease.step("a", effect)
 
     assert run(work).result == "a"
