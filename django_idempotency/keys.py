@@ -82,7 +82,7 @@ def parse(
 
 def check(key: Any, *, min_length: int = 1, max_length: int = MAX_LENGTH) -> str:
     """Return `key` if it may be used as an idempotency key; raise InvalidKey if not."""
-    if not isinstance(key, str):
+    if not issubclass(type(key), str):  # a lazy object says that it is an instance
         raise InvalidKey(f"An idempotency key is a str, not {type(key).__name__}.")
     if _UNPRINTABLE.search(key):
         raise InvalidKey(
@@ -131,7 +131,7 @@ def _is_utf8(parameters: str) -> bool:
 
 def is_scope(scope: Any) -> bool:
     """Return whether `scope` can be one: a string that is not empty."""
-    return isinstance(scope, str) and scope != ""
+    return issubclass(type(scope), str) and scope != ""
 
 
 def record_id(kind: str, scope: str, key: str) -> UUID:

@@ -64,7 +64,7 @@ def scope_of(request: HttpRequest, plan: ViewPlan, handler: ViewHandler, *, from
     http = plan.http_policy
     scope = http.scope or (scopes.user_or_session if from_form else handler.default_scope)
     found: str | None = ask("scope", scope, handler.subject)
-    if found is not None and not isinstance(found, str):
+    if found is not None and not issubclass(type(found), str):
         raise TypeError(f"scope must return a str, not {type(found).__name__}.")
     if not found:  # one bucket for all who name nobody would show them each other's answers
         raise ScopeMissing("The scope of this request is empty.")

@@ -137,7 +137,12 @@ def test_R19_tenant_is_part_of_the_scope_or_missing():
 
 
 def test_R19_R21_scope_that_is_no_text_is_an_error(api, policy, runs):
-    for scope, error in ((f"{__name__}.nothing", ImportError), (lambda request: 7, TypeError)):
+    lazy = SimpleLazyObject(lambda: "acme")  # says that it is a str, and no store can write it
+    for scope, error in (
+        (f"{__name__}.nothing", ImportError),
+        (lambda request: 7, TypeError),
+        (lambda request: lazy, TypeError),
+    ):
         policy(HTTP={"SCOPE": scope})
         with pytest.raises(error):
             api()
