@@ -24,6 +24,7 @@ from django_idempotency.http.inventory import (
     dotted_name,
     guards_of,
     is_of_api_view,
+    methods_of,
     operations_behind,
     routes,
 )
@@ -232,6 +233,7 @@ def check_middleware() -> Iterator[CheckMessage]:
             continue
         for _, _, view in routes():
             yield from _left_to_middleware(view, plan)
+        yield from _left_alone(name, plan)
         if plan.http_policy.scope or _authenticates(before):
             continue
         if _authenticates(before) is None and not _authenticates(after):
@@ -242,6 +244,28 @@ def check_middleware() -> Iterator[CheckMessage]:
                 hint="Put it after AuthenticationMiddleware, or set SCOPE.",
                 id="django_idempotency.E009",
             )
+
+
+def _left_alone(name: str, plan: ViewPlan) -> Iterator[CheckMessage]:
+    """Report views of Django REST framework, which the middleware leaves to guards of their own."""
+    unguarded = {
+        dotted_name(view): None
+        for _, _, view in routes()
+        if _is_of_drf(view)
+        and not has_guard(view.cls)
+        and methods_of(view).intersection(plan.methods)
+        and not any(guards_of(view))
+    }
+    if unguarded:
+        named, others = [*unguarded][:5], len(unguarded) - 5
+        yield Warning(
+            f"{name} guards no view of Django REST framework, and these have no guard of their "
+            f"own: {', '.join(named)}{f' and {others} others' if others > 0 else ''}.",
+            hint="Give them IdempotencyMixin of django_idempotency.contrib.rest_framework, or "
+            "@idempotent above @api_view. If no client sends them a key, name this check in "
+            "SILENCED_SYSTEM_CHECKS.",
+            id="django_idempotency.W018",
+        )
 
 
 def _left_to_middleware(view: Any, plan: ViewPlan) -> Iterator[CheckMessage]:

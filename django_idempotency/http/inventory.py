@@ -155,6 +155,13 @@ def _handlers(view: Any, view_class: Any) -> dict[str, str]:
     return getattr(view, "actions", None) or {it: it for it in names if hasattr(view_class, it)}
 
 
+def methods_of(view: Any) -> frozenset[str]:
+    """Return the methods for which a class view has a handler."""
+    view_class: Any = class_of(view)
+    names = {*_handlers(view, view_class)} & {*view_class.http_method_names}
+    return frozenset(map(str.upper, names))
+
+
 def is_of_api_view(view: Any) -> bool:
     """Whether ``@api_view`` has made the class of a view, of a function."""
     return getattr(class_of(view), "__qualname__", "") == "WrappedAPIView"

@@ -17,6 +17,7 @@ from ninja import NinjaAPI
 from ninja.security import django_auth
 from rest_framework.decorators import api_view
 from rest_framework.views import APIView
+from rest_framework.viewsets import ViewSet
 
 from django_idempotency.contrib.ninja import idempotent as of_ninja
 from django_idempotency.contrib.rest_framework import IdempotencyMixin
@@ -124,6 +125,36 @@ def test_R17_E018_E019_class_views_below_decorators_need_the_mixin():
     assert ids(login_required(Pay.as_view())) == []
     [(_, message)] = messages(login_required(Pay.as_view()), **middleware)
     assert "class Pay(IdempotencyViewMixin, ...)" in message.hint
+
+
+def test_R17_W018_middleware_names_the_views_of_drf_that_have_no_guard():
+    def alone(request):
+        raise NotImplementedError
+
+    class Free(APIView):
+        def post(self, request):
+            raise NotImplementedError
+
+    class FreeSet(ViewSet):
+        create = list = Free.post
+
+    class Guarded(IdempotencyMixin, Free):
+        idempotency_scope = ANYONE
+
+    free = [Free.as_view(), FreeSet.as_view({"post": "create"}), api_view(["PATCH"])(alone)]
+    read = [FreeSet.as_view({"get": "list"}), api_view(["GET", "PUT"])(alone)]
+    closed = type("Closed", (Free,), {"http_method_names": ["get"]}).as_view()
+    own = [Guarded.as_view(), scoped(api_view(["POST"])(view)), api_view(["POST"])(scoped(view))]
+    middleware = {"MIDDLEWARE": [SESSIONS, AUTHENTICATION, OURS], **SCOPED}
+
+    assert ids(*free) == ids(*read, closed, *own, view, **middleware) == []
+    assert [ids(it, **middleware) for it in free] == [["W018"]] * 3
+    [(_, message)] = messages(*free, *free, *own, **middleware)
+    assert message.msg.count(__name__) == 3
+    assert f"{__name__}.alone." in message.msg
+    many = [type(f"Free{number}", (Free,), {}).as_view() for number in range(7)]
+    [(_, message)] = messages(*many, **middleware)
+    assert message.msg.endswith("Free4 and 2 others.")
 
 
 def test_R82_browsers_may_send_the_key_and_read_the_mark(monkeypatch):
