@@ -56,6 +56,7 @@ def given_result(
             return pack(JSONCodec(), _typed(value), max_bytes=most)
         if not 200 <= status <= 599:
             raise ValueError("The status of an answer is a number from 200 to 599.")
+        _check_body(body, content_type)
         answer = HttpResponse(body, status=status, content_type=content_type)
         return pack(SnapshotCodec(max_bytes=most), answer, max_bytes=most)
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError) as error:
@@ -63,6 +64,18 @@ def given_result(
     except ResultTooLarge as error:
         said = _("It has more bytes than max_steps_bytes allows, which are %(most)d.")
         raise ValueError(str(error) if step is None else said % {"most": most}) from error
+
+
+def _check_body(body: bytes | str, content_type: str) -> None:
+    """Raise ValueError for JSON that no client could read: a completed record stays as it is."""
+    media_type = content_type.partition(";")[0].strip().lower()
+    if not media_type:
+        raise ValueError("An answer has a content type.")
+    if body and (media_type == "application/json" or media_type.endswith("+json")):
+        try:
+            json.loads(body)
+        except ValueError as error:
+            raise ValueError(_("This is no JSON: %(error)s") % {"error": error}) from error
 
 
 def _typed(value: str) -> Any:

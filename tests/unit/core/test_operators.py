@@ -293,6 +293,20 @@ def test_a_given_body_is_in_the_charset_of_its_content_type(
     assert codecs.unpack(SnapshotCodec(), seen(store, lease).result).body == b"\xe9"
 
 
+@pytest.mark.parametrize("media_type", ["application/json", "application/problem+json; charset=x"])
+@pytest.mark.parametrize("body", ["{bad", b"{'a': 1}", b"\xff", " "])
+def test_a_given_body_that_says_it_is_json_is_json(store: MemoryStore, media_type, body) -> None:
+    about = Reading(store, seen(store, claim(store, "scope", "key", "http")))
+    with pytest.raises(ValueError, match="This is no JSON: "):
+        given_result(about, status=200, body=body, content_type=media_type)
+    for other in ("text/plain", "application/x-ndjson"):
+        assert given_result(about, status=200, body=body, content_type=other)
+    for right in ("", b"", "[1, NaN]", '{"a": 1}'.encode("utf-16")):
+        assert given_result(about, status=200, body=right)
+    with pytest.raises(ValueError, match="has a content type"):
+        given_result(about, status=200, body=body, content_type=" ; charset=utf-8")
+
+
 # The commands; what each does to a store is told in tests/integration/core/test_commands.py.
 
 
