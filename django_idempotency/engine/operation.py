@@ -140,12 +140,18 @@ class OpenTransactions:
 
 def check_mode(policy: Policy, store: BaseStore) -> None:
     """Raise ValueError where the policy asks for a mode that the store cannot do."""
+    has_steps = policy.transaction == "steps"
     if policy.transaction in ("single", "joined") and not store.supports_join:
         raise ValueError(
             f"transaction={policy.transaction!r} needs a database store; {type(store).__name__} "
             f"can only do 'separate'."
         )
-    if policy.transaction == "steps" and not store.supports_steps:
+    if has_steps and not store.supports_steps:
         raise ValueError(
             f"transaction='steps' needs a store that can note them; {type(store).__name__} cannot."
+        )
+    if has_steps and store.steps_bytes is not None and policy.max_steps_bytes > store.steps_bytes:
+        raise ValueError(
+            f"max_steps_bytes={policy.max_steps_bytes} is more than a record of "
+            f"{type(store).__name__} holds: {store.steps_bytes} bytes of notes."
         )

@@ -761,6 +761,19 @@ def test_T17_a_store_that_cannot_note_is_refused(monkeypatch):
         BaseStore().note(None, b"", duration=timedelta(1), held=False)
 
 
+def test_T8_more_bytes_than_a_record_of_the_store_holds_are_refused_before_anything_runs(
+    monkeypatch,
+):
+    """Or else a call is made, and its answer does not fit: each retry makes it again."""
+    monkeypatch.setattr(MemoryStore, "steps_bytes", 100)
+    with pytest.raises(
+        ValueError, match="max_steps_bytes=101 is more than a record of MemoryStore"
+    ):
+        run(never, max_steps_bytes=101)
+    assert run(lambda lease: 1, max_steps_bytes=100).result == 1
+    assert idempotency.run(lambda lease: 1, key="k", scope="s", max_steps_bytes=101).result == 1
+
+
 CALLERS = {
     "run": lambda work: run(work).result,
     "arun": lambda work: arun(sync_to_async(work)).result,
