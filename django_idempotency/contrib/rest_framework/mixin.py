@@ -146,7 +146,9 @@ class IdempotencyMixin(IdempotencyAttributes, _Base, before=APIView):
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Stand in for the method's handler."""
+        """Stand in for the method's handler; another handler of the view may call it, too."""
+        if is_guarded_already(request):
+            return method(request, *args, **kwargs)
         handler = RestHandler(method, request, args, kwargs, self)
         atomic, keyed = self._atomic, self._keyed
         return respond(Guard(self._plan, request._request, handler, atomic=atomic, keyed=keyed))
