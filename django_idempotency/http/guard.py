@@ -287,6 +287,7 @@ class Guard:
             log_store_error(self.plan.alias, self.name, error)
             return problem_response(error, self.request, self.http, self.handler.subject)
         response = problem_response(error, self.request, self.http, self.handler.subject)
+        self._echo(response)
         if self.begun is not None:
             return response
         if isinstance(error, (InvalidKey, KeyRequired, ScopeMissing)):
@@ -310,11 +311,12 @@ class Guard:
 
     def response(self, attempt: Attempt) -> HttpResponseBase:
         """Return the handler's response, or its replay."""
-        http, outcome = self.http, attempt.outcome
+        outcome = attempt.outcome
         if not attempt.operation.recorded:
             unguarded: HttpResponseBase = outcome.result
             if self.keyed:
                 unguarded["Idempotency-Stored"] = "false"
+            self._echo(unguarded)
             return unguarded
         response = self._replay(attempt, outcome) if outcome.replayed else outcome.result
         if self.kept and not outcome.stored:
@@ -337,9 +339,13 @@ class Guard:
                     self.name,
                     name,
                 )
-        if http.echo_key:
-            response[http.header] = _quoted(self.key)
+        self._echo(response)
         return response
+
+    def _echo(self, response: HttpResponseBase) -> None:
+        """Repeat the key, if it was valid (R16): problems are matched to requests by it, too."""
+        if self.http.echo_key and self.key:
+            response[self.http.header] = _quoted(self.key)
 
     def _replay(self, attempt: Attempt, outcome: Outcome) -> HttpResponseBase:
         snapshot = outcome.result

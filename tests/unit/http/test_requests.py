@@ -78,6 +78,18 @@ def test_R37_R49_statuses_are_a_choice(api, in_progress, policy):
     assert problem(api({"name": "other"})) == (409, "idempotency_key_reused")
 
 
+def test_R16_the_key_is_echoed_by_every_answer_to_a_valid_one(api, in_progress, policy):
+    policy(HTTP={"ECHO_KEY": True})
+    api()
+    in_progress()
+    told = api(), api({"name": "other"})
+    assert [problem(answer)[1] for answer in told] == ["in_progress", "idempotency_key_reused"]
+    assert [answer.headers["Idempotency-Key"] for answer in told] == ['"key-1"'] * 2
+
+    for wrong in ("k" * 300, '"\\x"', None):  # what is no key is repeated nowhere
+        assert "Idempotency-Key" not in api(key=wrong).headers
+
+
 # The scope of a key.
 
 

@@ -298,6 +298,13 @@ def test_R61_fail_open_runs_the_view_once_and_says_so(api, down, runs, caplog):
 
 
 @both
+def test_R16_R61_fail_open_echoes_the_key(api, down, policy):
+    policy(HTTP={"FAIL_OPEN": True, "ECHO_KEY": True})
+    assert api(key="key-1").headers["Idempotency-Key"] == '"key-1"'
+    assert "Idempotency-Key" not in api(key=None).headers
+
+
+@both
 def test_R61_fail_open_holds_without_a_key(api, down, policy, runs, caplog):
     """The transaction on the store's database is ours, so the work does without it."""
     policy(TRANSACTION="joined", HTTP={"FAIL_OPEN": False})
