@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.views import View
@@ -32,6 +33,7 @@ from django_idempotency.http.handlers import ViewHandler
 from django_idempotency.http.plans import Declared, ViewPlan
 from django_idempotency.http.spool import tee
 from django_idempotency.http.views import aunguarded
+from django_idempotency.observers import logger
 from django_idempotency.options import conceal
 from django_idempotency.policy import UNSAFE_METHODS
 
@@ -54,7 +56,10 @@ class IdempotencyMixin(IdempotencyAttributes, _Base, before=APIView):
     #: The actions of a ViewSet that are guarded; None for each with an unsafe method.
     idempotency_actions: Names | None = None
 
-    # Of the one request that this instance of the view serves.
+    # Of the one request that this instance of the view serves: whether it has come as far as
+    # `dispatch` and `initial` of this class, and whether it is guarded.
+    _dispatched: bool = False
+    _initialised: bool = False
     _guarded: bool = False
     _keyed: bool = False
     _plan: ViewPlan
@@ -93,13 +98,17 @@ class IdempotencyMixin(IdempotencyAttributes, _Base, before=APIView):
 
         One that a guard around this view has is not guarded by it a second time (R17).
         """
+        self._dispatched = True
         self._atomic = atomic_of(request, type(self).dispatch)
         if not is_guarded_already(request):
             request.idempotency = None  # type: ignore[attr-defined]
             self._plan, self._guarded = _plan_for(self, str(request.method))
         if self._guarded:
             self._atomic = self._plan.atomic(self._atomic)
-            return super().dispatch(request, *args, **kwargs)
+            answer: HttpResponseBase = super().dispatch(request, *args, **kwargs)
+            if self._initialised or _is_coroutine(self):
+                return answer
+            return self._passed_by(request, answer)
         if _is_coroutine(self):
             view: Any = super().dispatch
             if hasattr(self, "_plan"):
@@ -111,6 +120,9 @@ class IdempotencyMixin(IdempotencyAttributes, _Base, before=APIView):
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Authenticate, authorise and throttle; then put the guard before the method's handler."""
+        self._initialised = True
+        if not (self._dispatched or is_guarded_already(request._request)):
+            self._refuse_undispatched(request)
         if not self._guarded:
             super().initial(request, *args, **kwargs)
             return
@@ -136,6 +148,25 @@ class IdempotencyMixin(IdempotencyAttributes, _Base, before=APIView):
             return super().handle_exception(exc)
         with answering(self._atomic):
             return super().handle_exception(exc)
+
+    def _refuse_undispatched(self, request: Request) -> None:
+        """Raise for a request that is to be guarded, and came past our `dispatch`."""
+        if _plan_for(self, str(request.method))[1]:
+            raise ImproperlyConfigured(
+                f"{type(self).__name__}.dispatch() must call super().dispatch(): without it "
+                f"IdempotencyMixin guards nothing."
+            )
+
+    def _passed_by(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
+        """Return an answer that came without `initial`; warn if it may have been work."""
+        if 200 <= response.status_code < 300 and self._plan.carries_key(request):
+            logger.error(
+                "%s answered a request that is to be guarded without a call of "
+                "IdempotencyMixin.initial(): nothing was guarded.",
+                type(self).__name__,
+            )
+            response["Idempotency-Stored"] = "false"
+        return response
 
     def _idempotent(
         self,

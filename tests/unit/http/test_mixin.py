@@ -6,11 +6,13 @@ import re
 from typing import Any
 
 import pytest
+from django.core.exceptions import ImproperlyConfigured
 from django.utils.decorators import method_decorator
 from django.views import View
 from django.views.decorators.cache import never_cache
 from rest_framework import permissions, serializers, viewsets
 from rest_framework.decorators import action, api_view, authentication_classes
+from rest_framework.exceptions import PermissionDenied
 from rest_framework.generics import CreateAPIView
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -26,7 +28,7 @@ from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Effect
 from tests.app.views import HeaderAuthentication
 from tests.unit.http.api import problem, replayed
-from tests.unit.http.views import BareView, Permitted
+from tests.unit.http.views import ANYONE, BareView, Permitted
 
 pytestmark = pytest.mark.django_db
 
@@ -162,6 +164,54 @@ def test_R18_every_form_of_a_callable_is_taken():
         idempotency_replay_check = property(lambda self: lambda request, record: True)
 
     assert issubclass(Pay, IdempotencyMixin)
+
+
+# R18: methods of the view that the mixin works in, and that do not pass a request on to it.
+
+
+def test_R18_a_dispatch_that_does_not_call_that_of_the_mixin_is_refused(api, mount, runs):
+    class Own(BareView):
+        def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+            self.headers: dict[str, str] = {}
+            self.request = self.initialize_request(request, *args, **kwargs)
+            self.initial(self.request, *args, **kwargs)
+            handler = getattr(self, self.request.method.lower())
+            return self.finalize_response(self.request, handler(self.request))
+
+        def get(self, request: Request) -> Response:
+            return Response("read")
+
+    api.path = mount(Own)
+    for key in ("key-1", None):
+        with pytest.raises(ImproperlyConfigured, match=r"Own\.dispatch\(\) must call super"):
+            api(key=key)
+    assert api(method="GET", body="", key=None).data == "read"
+    api.path = mount(type("OnlyDelete", (Own,), {"idempotency_methods": {"DELETE"}}))
+    assert api().status_code == 201
+    api.path = mount(idempotent(scope=ANYONE)(lambda request: Own.as_view()(request)))
+    assert [replayed(api(key="key-2")) for _ in range(2)] == [False, True]
+    assert runs == ["bare"] * 2
+
+
+def test_R18_an_initial_that_does_not_call_that_of_the_mixin_is_told(api, mount, caplog):
+    class Own(BareView):
+        def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+            if "no" in request.headers:
+                raise PermissionDenied
+
+    api.path = mount(Own)
+    for method, told in {"POST": True, "OPTIONS": False}.items():
+        caplog.clear()
+        answer = api(method=method)
+        assert (answer.headers.get("Idempotency-Stored") == "false") is told, method
+        assert ("a call of IdempotencyMixin.initial(): nothing was guarded" in caplog.text) is told
+    caplog.clear()
+    assert api(headers={"no": "1"}).status_code == 403
+    api.path = mount(type("Optional", (Own,), {"idempotency_required": False}))
+    assert "Idempotency-Stored" not in api(key=None).headers
+    api.path = mount(BareView)
+    assert "Idempotency-Stored" not in api().headers
+    assert "nothing was guarded" not in caplog.text
 
 
 # R17: `@idempotent` on a view that has the mixin: one guard, the mixin's, of one policy.
