@@ -80,11 +80,13 @@ def problems(store: Statements, policy: Policy) -> Iterator[CheckMessage]:
             id="django_idempotency.W017",
         )
     # A lease is not renewed during joined work above READ COMMITTED, so it must cover it.
-    if policy.transaction not in ("single", "separate") and not store.may_renew_joined():
+    joins = policy.transaction not in ("single", "separate")
+    if joins and policy.renew and not store.may_renew_joined():
         yield Warning(
             f"IDEMPOTENCY[{store.alias!r}] commits jointly on a database whose isolation level is "
             f"above READ COMMITTED, where leases cannot be renewed.",
-            hint="Make LEASE longer than the longest work, or set TRANSACTION to 'single'.",
+            hint="Make LEASE longer than the longest work and set RENEW to False, or set "
+            "TRANSACTION to 'single'.",
             id="django_idempotency.W003",
         )
 
