@@ -249,5 +249,22 @@ def test_mistakes_are_told_and_the_exit_code_tells_them_from_a_store_that_is_dow
     with pytest.raises(CommandError, match="Did you mean 'other'"):
         command("--store", "othr")
     settings.IDEMPOTENCY = {"default": {"LEESE": 5}}
-    with pytest.raises((CommandError, SystemCheckError), match="LEASE"):
+    with pytest.raises(CommandError, match="LEASE") as raised:
         command()
+    assert raised.value.returncode == 2
+
+
+@pytest.mark.django_db
+def test_what_is_wrong_elsewhere_stops_no_sweep(settings, monkeypatch):
+    monkeypatch.setattr("django.core.management.base.connections.close_all", lambda: None)
+    settings.IDEMPOTENCY = {"default": {"HTTP": {"SCOPE": "nonesuch.scope"}}}
+    with pytest.raises(SystemCheckError, match=r"E005"):
+        call_command("check")
+    add()
+
+    output, errors = io.StringIO(), io.StringIO()
+    process = Command(stdout=output, stderr=errors)
+    process.run_from_argv(["manage.py", "idempotency_sweep"])
+
+    assert output.getvalue() == "default: 1 expired records deleted\n"
+    assert errors.getvalue() == ""
