@@ -16,6 +16,7 @@ from django_idempotency import journal
 from django_idempotency.conf import DEFAULT_ALIAS, store_for
 from django_idempotency.context import running
 from django_idempotency.engine.attempt import Attempt
+from django_idempotency.engine.report import Report
 from django_idempotency.exceptions import StoreError
 from django_idempotency.http.guard import Guard
 from django_idempotency.leases import Lease
@@ -77,7 +78,8 @@ class crash_at(AbstractContextManager["crash_at"]):
 
     At this point a `Crash` is raised. Transactions roll back as the database rolls back those of a
     dead process. From then on every call of the store raises, too: nothing is completed, failed or
-    released. After the block the store works again. For ``"in_work"`` the work must call the object
+    released, and no signal and no line of the log tells of an end. After the block the store works
+    again. For ``"in_work"`` the work must call the object
     that the block returns. ``"in_renewal"`` is on the renewer's thread, so the attempt ends at its
     own next call of the store. With `exit_code` the process really ends, by ``os._exit``. Raises
     AssertionError if the point was not passed, and ValueError for an unknown point.
@@ -114,7 +116,14 @@ class crash_at(AbstractContextManager["crash_at"]):
                 self._pass("before_send")
             return respond(guarded, attempt)
 
+        ended = Report.ended
+
+        def tell(report: Report, *args: Any) -> None:
+            if not (self.happened and report._store is self._store):  # the dead tell nothing
+                ended(report, *args)
+
         self._patched = ExitStack()
+        self._patched.enter_context(mock.patch.object(Report, "ended", tell))
         self._patched.enter_context(mock.patch.object(Guard, "response", response))
         # The store sends a completion without the COMMIT: there are points between them.
         self._patched.enter_context(mock.patch.object(Attempt, "is_completing", False))

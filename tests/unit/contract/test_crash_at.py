@@ -9,6 +9,7 @@ from django.http import Http404, HttpResponse
 from django.test import RequestFactory
 
 import django_idempotency as idempotency
+from django_idempotency import signals
 from django_idempotency.conf import store_for
 from django_idempotency.http import idempotent
 from django_idempotency.sweep import sweep
@@ -99,6 +100,36 @@ def test_R65_attempt_dies_at_the_point(point):
 
     assert crash.happened
     assert left() == leaves
+
+
+DYING = ["before_claim", "in_work", "before_complete", "after_complete"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "point"),
+    [
+        *((mode, point) for mode in ("joined", "single", "separate") for point in DYING),
+        *((mode, "after_commit") for mode in ("joined", "single")),
+    ],
+)
+def test_the_dead_tell_of_no_end(mode, point, caplog):
+    """As a process that was killed; another alias goes on."""
+    caplog.set_level("INFO", "django_idempotency")
+    told = []
+
+    def note(alias, outcome, **told_too):
+        told.append((alias, outcome))
+
+    ends = [signals.completed, signals.failed, signals.released, signals.store_failed]
+    for signal in ends:
+        signal.connect(note)
+    with crash_at(point) as crash:
+        attempt(crash, transaction=mode)
+    attempt(store="memory")
+    for signal in ends:
+        signal.disconnect(note)
+    assert told == [("memory", "completed")]
+    assert [line.alias for line in caplog.records] == ["memory"]
 
 
 def test_R66_retry_takes_over_when_the_lease_has_lapsed_and_the_store_is_as_before():
