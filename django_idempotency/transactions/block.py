@@ -179,9 +179,11 @@ class Block(transaction.Atomic):
                 super().__exit__(exc_type, exc_value, traceback)
         except (InterfaceError, InternalError, OperationalError) as error:
             # psycopg's is an InternalError where PgBouncer, too, says that the session was lost.
-            if exc_type is None and not self.committed and is_connection_failure(error):
+            if self.committed or not is_connection_failure(error):
+                raise
+            if exc_type is None:
                 raise StoreError("The connection was lost at the COMMIT.") from error
-            raise
+            return  # the session is gone, and all of it is undone: what was raised passes on
         if self.is_cut and exc_type is None:
             raise self.open_error()
 

@@ -195,6 +195,22 @@ def kill(other):
         pooled.close_pool()
 
 
+@JOINS
+def test_R58_what_the_work_raises_passes_on_though_the_server_is_gone(wire, engine, other, mode):
+    """Django connects anew after the rollback: that it cannot does not hide what was raised."""
+
+    def fails(lease):
+        work("mine")(lease)
+        connection.connection.close()
+        wire.refuse()
+        raise Boom
+
+    with pytest.raises(Boom):
+        engine.run(operation(transaction=mode), fails)
+    wire.heal()
+    assert other(effects) == []
+
+
 @pytest.mark.parametrize(("mode", "state"), [("separate", State.FAILED), ("single", None)])
 def test_R58_the_record_of_work_that_failed_with_all_connections_is_failed(
     store, other, kill, mode, state, caplog

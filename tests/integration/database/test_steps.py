@@ -604,6 +604,42 @@ def test_P12_the_connection_is_lost_at_the_note_of_a_step(wire, other):
 
 
 @pytest.mark.leg("postgres18", "postgres16")
+def test_P12_the_server_is_gone_at_the_note_of_a_step(wire, other):
+    """Django connects anew after the rollback: that it cannot does not hide what was raised."""
+
+    def work(lease):
+        connection.ensure_connection()
+        wire.cut_before(b"SET steps")
+        wire.refuse()
+        with pytest.raises(StoreError) as lost:
+            lease.step("a", effect, "first")
+        assert lost.value.unreachable
+        raise Boom
+
+    with pytest.raises(Boom):
+        run(work)
+    wire.heal()
+    assert other(effects) == []
+    lapse()
+    assert run(lambda lease: lease.step("a", effect, "second")).result == "second"
+    assert other(effects) == ["second"]
+
+
+@pytest.mark.leg("postgres18", "postgres16")
+def test_T7_what_the_work_raises_passes_on_though_the_server_is_gone(wire, other):
+    def fails():
+        effect("first")
+        connection.connection.close()
+        wire.refuse()
+        raise Boom
+
+    with pytest.raises(Boom):
+        run(lambda lease: lease.step("a", fails))
+    wire.heal()
+    assert other(effects) == []
+
+
+@pytest.mark.leg("postgres18", "postgres16")
 @pytest.mark.parametrize("arrives", [True, False])
 @pytest.mark.parametrize("uncertain", ["refuse", "ask"])
 def test_P9_the_answer_to_an_intent_is_lost_and_no_call_is_made(wire, other, arrives, uncertain):
