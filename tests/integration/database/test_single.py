@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
@@ -274,6 +275,7 @@ def test_single_leaves_of_a_record_what_any_mode_leaves(store, before, fingerpri
     left = []
     for mode in ("single", "separate"):
         seen = store.get(before(store, claim_request(mode, operation="first")).record_id)
+        time.sleep(0.002)  # the clock of SQLite has milliseconds
         request = claim_request(
             mode, operation="second", transaction=mode, fingerprints=(fingerprint,)
         )
