@@ -68,8 +68,8 @@ class AtomicBlocks:
             except BaseException as error:
                 if alias in self._committed:
                     raised_by_hooks.append(error)
-                else:
-                    raised = error
+                elif raised is None or not isinstance(error, Error):
+                    raised = error  # or else Django could not connect anew after the rollback
         if raised is not None and raised is not exc_value:
             raise raised
         if raised_by_hooks:  # nothing was rolled back

@@ -8,6 +8,7 @@ from django.db import IntegrityError, OperationalError, connections, transaction
 from django_idempotency.exceptions.base import SessionLost
 from django_idempotency.transactions.aliases import AtomicBlocks
 from tests.app.models import Child, Effect
+from tests.unit.core.steps import Boom
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
 
@@ -45,6 +46,32 @@ def test_R90_where_one_is_refused_at_its_COMMIT_none_commits():
         write(orphan="other")
     assert effects() == [0, 0]
     assert not blocks.committed
+
+
+@pytest.mark.parametrize(
+    ("at_the_end", "passes_on"),
+    [(OperationalError("the server is down"), Boom), (KeyboardInterrupt(), KeyboardInterrupt)],
+    ids=["server", "interrupt"],
+)
+def test_R58_what_the_work_raises_passes_on_though_a_server_is_gone(
+    monkeypatch, at_the_end, passes_on
+):
+    """Django connects anew after the rollback: that it cannot does not hide what was raised."""
+    connection = connections["other"]
+    set_autocommit = connection.set_autocommit
+
+    def refuse(autocommit, **options):
+        set_autocommit(autocommit, **options)
+        raise at_the_end
+
+    def fail():
+        write(orphan="other")
+        monkeypatch.setattr(connection, "set_autocommit", refuse)
+        raise Boom
+
+    with pytest.raises(passes_on), AtomicBlocks(BOTH):
+        fail()
+    assert effects() == [0, 0]
 
 
 def test_R91_the_rollback_of_one_is_deliberate_whatever_the_other_does():
