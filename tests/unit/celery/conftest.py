@@ -15,6 +15,7 @@ from celery.app.trace import build_tracer
 from celery.contrib.testing.app import TestApp, setup_default_app
 from celery.signals import task_received
 
+import django_idempotency.tasks  # noqa: F401 - what a test imports is no shared task after it
 from django_idempotency.conf import store_for
 from django_idempotency.testing import FakeClock
 
