@@ -165,7 +165,7 @@ class Resolution:
     all four unless `force` is set. A journal grows within an epoch, by a call that was not there
     when the operator looked: with `noted`, the journal must still have this size. Raises ValueError
     for an unknown action or state and for arguments that do not go together, and TypeError for a
-    retention that is not a duration.
+    retention that is not a duration and for a result that is not bytes.
     """
 
     action: str
@@ -186,6 +186,9 @@ class Resolution:
             allowed = ", ".join(RESOLUTIONS)
             raise ValueError(f"action must be one of {allowed}, not {self.action!r}.")
         has_result, has_step = self.result is not None, self.step is not None
+        if has_result and not isinstance(self.result, bytes):
+            kind = type(self.result).__name__
+            raise TypeError(f"result is the envelope that `pack` returns, bytes, not {kind}.")
         if self.action == "resume":
             if has_result + self.not_done != has_step:
                 raise ValueError('"resume" takes a step with a result or not_done, or no step.')

@@ -39,12 +39,7 @@ def problems_of(keys: Sequence[Secret]) -> list[str]:
     """Return why results cannot be encrypted under these keys, one sentence each; never a key."""
     if not keys:
         return []
-    found = [
-        f"encryption_keys: key {number} of {len(keys)} is not 32 random bytes, or their base64 "
-        f"text. Make one with: {_COMMAND}"
-        for number, key in enumerate(keys, 1)
-        if len(_bytes_of(key)) != _KEY_BYTES
-    ]
+    found = _wrong_keys(keys)
     try:
         _cipher(Secret(bytes(_KEY_BYTES)), UUID(int=0))
     except ImportError:
@@ -52,9 +47,22 @@ def problems_of(keys: Sequence[Secret]) -> list[str]:
     return found
 
 
+def _wrong_keys(keys: Sequence[Secret]) -> list[str]:
+    return [
+        f"encryption_keys: key {number} of {len(keys)} is not 32 random bytes, or their base64 "
+        f"text. Make one with: {_COMMAND}"
+        for number, key in enumerate(keys, 1)
+        if len(_bytes_of(key)) != _KEY_BYTES
+    ]
+
+
 @sensitive_variables()
 def sealed(envelope: bytes, record_id: UUID, keys: Sequence[Secret | str | bytes]) -> bytes:
-    """Return an envelope encrypted under the first of `keys`; without keys, as it is."""
+    """
+    Return an envelope encrypted under the first of `keys`; without keys, as it is.
+
+    Raises ValueError for a key that is not 32 bytes, or their base64 text.
+    """
     keys = secrets_in(keys)
     if not keys:
         return envelope
@@ -73,7 +81,8 @@ def opened(
     """
     Return an envelope decrypted; one that is not encrypted as it is, for `codecs.unpack` to judge.
 
-    Raises StoreError if its key is missing, or if these bytes were not encrypted for this record.
+    Raises StoreError if its key is missing, or if these bytes were not encrypted for this record,
+    and ValueError as `sealed` does.
     """
     keys = secrets_in(keys)
     if envelope is None or not is_encrypted(envelope):
@@ -118,7 +127,9 @@ def _cipher(key: Secret, record_id: UUID) -> AESGCM:
 
 @functools.lru_cache(maxsize=16)
 def _by_id(keys: tuple[Secret, ...]) -> dict[bytes, Secret]:
-    """Return the keys by their ids, newest first."""
+    """Return the keys by their ids, newest first; raise ValueError for what is no key."""
+    if wrong := _wrong_keys(keys):
+        raise ValueError(wrong[0])
     decoded = [Secret(_bytes_of(key)) for key in keys]
     return {hmac.digest(key.value, _ID, "sha256")[:_ID_BYTES]: key for key in decoded}
 

@@ -87,6 +87,10 @@ def test_another_key_is_refused_by_its_place_and_stands_in_no_message(key):
     assert "key 2 of 2" in error.msg
     assert "secrets.token_urlsafe(32)" in error.msg
     assert not key or str(key) not in error.msg
+    for call in (sealed, opened):
+        with pytest.raises(ValueError, match="key 2 of 2") as raised:
+            call(PLAIN if call is sealed else SEALED, ID, (KEY, key))
+        assert not key or str(key) not in str(raised.value)
 
 
 def test_a_report_of_a_failed_decryption_shows_no_key():

@@ -101,6 +101,8 @@ def test_R71_resolution_knows_its_state_by_name_and_makes_sense():
                 Resolution(action, epoch=1, state=State.FAILED, result=result, **wrong)
     with pytest.raises(ValueError, match="'LAPSED' is not a valid State"):
         Resolution("release", epoch=1, state="LAPSED")
+    with pytest.raises(TypeError, match="not str"):
+        Resolution("complete", epoch=1, state=State.FAILED, result="secret")
 
 
 def test_R79_a_lease_shows_its_record_and_neither_key_nor_token(memory):
