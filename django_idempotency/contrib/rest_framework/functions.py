@@ -18,7 +18,12 @@ from django_idempotency.policy import HTTPPolicy
 
 
 def guarded_function(
-    declared: Declared, function: Callable[..., Any], request: Request, *args: Any, **kwargs: Any
+    declared: Declared,
+    function: Callable[..., Any],
+    request: Request,
+    /,
+    *args: Any,
+    **kwargs: Any,
 ) -> HttpResponseBase:
     """
     Answer for a function below ``@api_view``.

@@ -455,7 +455,7 @@ settings.configure(
     IDEMPOTENCY={"default": %r}, SECRET_KEY="s", INSTALLED_APPS=["django_idempotency"]
 )
 from django.core.management import execute_from_command_line
-execute_from_command_line(["manage.py", "idempotency_sweep", "--dry-run", "--skip-checks"])
+execute_from_command_line(["manage.py", "idempotency_sweep", "--dry-run"])
 """
 
 
