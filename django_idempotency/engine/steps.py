@@ -34,7 +34,7 @@ from django_idempotency.leases import Lease
 from django_idempotency.observers import logger
 from django_idempotency.policy import Policy
 from django_idempotency.stores.base import BaseStore
-from django_idempotency.transactions.errors import is_serialization_failure
+from django_idempotency.transactions.errors import is_raised_by_server, is_serialization_failure
 
 #: Tells of two moments of this process which one came first.
 _moments = itertools.count(1)
@@ -284,7 +284,7 @@ class Steps:
                 self.notes.marked(error)
             # Where the answer to a COMMIT is lost, or to the note of a store without one, this
             # attempt does not know what holds.
-            is_refused = isinstance(error, (*_REFUSALS, LeaseLost))
+            is_refused = isinstance(error, (*_REFUSALS, LeaseLost)) or is_raised_by_server(error)
             is_undone = place != "commit" and store.supports_join
             if is_refused or is_undone or is_serialization_failure(error):
                 self.notes.forget(name)

@@ -36,6 +36,11 @@ def is_newer(error: BaseException) -> bool:
     return sqlstate(error) == "40001" or error_number(error) == 1020
 
 
+def is_raised_by_server(error: BaseException) -> bool:
+    """Whether PL/pgSQL raised it; psycopg2 has such an error as an InternalError."""
+    return str(sqlstate(error)).startswith("P0")
+
+
 def is_duplicate(error: BaseException) -> bool:
     """Return whether another session has inserted the row (MariaDB)."""
     return error_number(error) == 1062
