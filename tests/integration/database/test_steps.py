@@ -13,6 +13,7 @@ from django.db import (
     DataError,
     Error,
     IntegrityError,
+    InternalError,
     ProgrammingError,
     connection,
     connections,
