@@ -39,9 +39,6 @@ from django_idempotency.policy import UNSAFE_METHODS
 
 __all__ = ["IdempotencyMixin", "object_permissions"]
 
-#: The attribute of what stands in for a handler that is the handler.
-_GUARDED = "_idempotency_guarded"
-
 if TYPE_CHECKING:
     from django_idempotency.options import Names
 
@@ -134,12 +131,10 @@ class IdempotencyMixin(IdempotencyAttributes, _Base, before=APIView):
         for method in map(str.lower, UNSAFE_METHODS):  # `initial` of the view may change it
             handler = getattr(self, method, None)
             if method in self.http_method_names and handler is not None:
-                handler = getattr(handler, _GUARDED, handler)  # of an earlier dispatch
                 if self._plan.coroutine:
                     guarded: Any = _awaiting(self._idempotent, handler)
                 else:
                     guarded = partial(self._idempotent, handler, Guard.respond)
-                setattr(guarded, _GUARDED, handler)
                 setattr(self, method, guarded)
 
     def handle_exception(self, exc: Exception) -> Response:
