@@ -40,7 +40,12 @@ def guarded_function(
 
 
 async def aguarded_function(
-    declared: Declared, function: Callable[..., Any], request: Request, *args: Any, **kwargs: Any
+    declared: Declared,
+    function: Callable[..., Any],
+    request: Request,
+    /,
+    *args: Any,
+    **kwargs: Any,
 ) -> HttpResponseBase:
     """See `guarded_function`: for a coroutine below adrf's ``@api_view``."""
     plan = _plan_of_function(declared, request)

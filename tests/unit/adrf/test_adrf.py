@@ -69,6 +69,12 @@ def test_R55_R57_R58_errors(at, name, then, status, state):
     assert (Effect.objects.count(), states()) == (left, [state])
 
 
+def test_R18_a_keyword_of_the_url_may_have_any_name(at):
+    api = at("named/pay/7")
+    assert [replayed(api()) for _ in range(2)] == [False, True]
+    assert Effect.objects.count() == 1
+
+
 def test_reading_is_not_guarded(at):
     assert at("async-view")(method="GET").json() == {"count": 0}
     assert at("async-model")(method="GET").json() == []

@@ -130,6 +130,13 @@ async def below(request):
     return await sync_to_async(act)(request.data or {"name": "read"})
 
 
+@api_view(["POST"])
+@authentication_classes([Users])
+@idempotent(required=True)
+async def named(request, declared, function):
+    return await sync_to_async(act)(request.data)
+
+
 @idempotent(required=True)
 @api_view(["POST"])
 @authentication_classes([Users])
@@ -152,3 +159,4 @@ VIEWS = {
     "above": sync_above,
 }
 urlpatterns = [path(f"{name}/", view, name=name) for name, view in VIEWS.items()]
+urlpatterns += [path("named/<str:declared>/<str:function>/", named)]

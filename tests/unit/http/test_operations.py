@@ -112,6 +112,14 @@ def test_R40_R23_a_view_may_move_to_another_place_in_the_code(at, runs, name, sc
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["declared", "function", "method", "respond", "view"])
+def test_R18_a_keyword_of_the_url_may_have_any_name(at, runs, kind, name):
+    answers = [at(path(f"pay/<int:{name}>/", kind())) for _ in range(2)]
+    assert [replayed(answer) for answer in answers] == [False, True]
+    assert len(runs) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("scope_endpoint", [False, True])
 def test_R40_R23_a_url_may_change_below_an_operation(at, runs, kind, scope_endpoint):
     """The path that the client sends stays."""
