@@ -116,8 +116,8 @@ def guarded_dispatch(
             response = await dispatch(request, *args, **kwargs)
             if called:
                 return response
-            told = sync_to_async(_passed_by, thread_sensitive=True)
-            return await told(plan, type(view), request, response)
+            told = sync_to_async(passed_by, thread_sensitive=True)
+            return await told(plan, view, request, response)
 
         return adispatch
 
@@ -130,7 +130,7 @@ def guarded_dispatch(
             return guarded(plan, ViewHandler(dispatch, request, args, kwargs))
         called = _guard_handlers(plan_for, view, request, guarded)
         response = dispatch(request, *args, **kwargs)
-        return response if called else _passed_by(plan, type(view), request, response)
+        return response if called else passed_by(plan, view, request, response)
 
     return sync_dispatch
 
@@ -164,16 +164,20 @@ def _guarded_handler(
     return guarded_handler
 
 
-def _passed_by(
-    plan: ViewPlan, view_class: type[View], request: HttpRequest, response: HttpResponseBase
+def passed_by(
+    plan: ViewPlan, view: View, request: HttpRequest, response: HttpResponseBase, call: str = ""
 ) -> HttpResponseBase:
-    """Return an answer that came without a call of the handler; warn if it may have been work."""
+    """
+    Return an answer that came without the `call` that guards; warn if it may have been work.
+
+    That is the call of the handler, if nothing else is named.
+    """
     if 200 <= response.status_code < 300 and plan.carries_key(request):
         logger.error(
-            "%s answered a request with an idempotency key without a call of its %s(): nothing was "
+            "%s answered a request with an idempotency key without a call of %s: nothing was "
             "guarded.",
-            view_class.__name__,
-            str(request.method).lower(),
+            type(view).__name__,
+            call or f"its {str(request.method).lower()}()",
         )
         response["Idempotency-Stored"] = "false"
     return response
@@ -198,7 +202,7 @@ def class_of(view: Callable[..., Any]) -> type[View] | None:
 
 def has_guard(view_class: type[View]) -> bool:
     """Whether a class guards itself: by a mixin, or by a decorator on a ``dispatch`` of it."""
-    dispatches = (vars(base).get("dispatch") for base in view_class.__mro__)
+    dispatches = (vars(it)["dispatch"] for it in view_class.__mro__ if "dispatch" in vars(it))
     return issubclass(view_class, IdempotencyAttributes) or any(map(guards_itself, dispatches))
 
 

@@ -28,12 +28,12 @@ from django_idempotency.contrib.rest_framework.handler import RestHandler
 from django_idempotency.contrib.rest_framework.objects import object_permissions
 from django_idempotency.http.atomic_requests import answering, atomic_of, blocks_on, exempt, mark
 from django_idempotency.http.attributes import IdempotencyAttributes, plan_of
+from django_idempotency.http.class_views import passed_by
 from django_idempotency.http.guard import Guard, is_guarded_already
 from django_idempotency.http.handlers import ViewHandler
 from django_idempotency.http.plans import Declared, ViewPlan
 from django_idempotency.http.spool import tee
 from django_idempotency.http.views import aunguarded
-from django_idempotency.observers import logger
 from django_idempotency.options import conceal
 from django_idempotency.policy import UNSAFE_METHODS
 
@@ -105,7 +105,7 @@ class IdempotencyMixin(IdempotencyAttributes, _Base, before=APIView):
             answer: HttpResponseBase = super().dispatch(request, *args, **kwargs)
             if self._initialised or _is_coroutine(self):
                 return answer
-            return self._passed_by(request, answer)
+            return passed_by(self._plan, self, request, answer, "IdempotencyMixin.initial()")
         if _is_coroutine(self):
             view: Any = super().dispatch
             if hasattr(self, "_plan"):
@@ -151,17 +151,6 @@ class IdempotencyMixin(IdempotencyAttributes, _Base, before=APIView):
                 f"{type(self).__name__}.dispatch() must call super().dispatch(): without it "
                 f"IdempotencyMixin guards nothing."
             )
-
-    def _passed_by(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
-        """Return an answer that came without `initial`; warn if it may have been work."""
-        if 200 <= response.status_code < 300 and self._plan.carries_key(request):
-            logger.error(
-                "%s answered a request that is to be guarded without a call of "
-                "IdempotencyMixin.initial(): nothing was guarded.",
-                type(self).__name__,
-            )
-            response["Idempotency-Stored"] = "false"
-        return response
 
     def _idempotent(
         self,
