@@ -22,7 +22,6 @@ __all__ = [
     "ENCRYPTED",
     "Codec",
     "JSONCodec",
-    "check_codec",
     "is_encrypted",
     "is_unavailable",
     "pack",

@@ -287,7 +287,8 @@ class Guard:
             log_store_error(self.plan.alias, self.name, error)
             return problem_response(error, self.request, self.http, self.handler.subject)
         response = problem_response(error, self.request, self.http, self.handler.subject)
-        self._echo(response)
+        if self.http.echo_key:
+            self._echo(response)
         if self.begun is not None:
             return response
         if isinstance(error, (InvalidKey, KeyRequired, ScopeMissing)):
@@ -316,7 +317,8 @@ class Guard:
             unguarded: HttpResponseBase = outcome.result
             if self.keyed:
                 unguarded["Idempotency-Stored"] = "false"
-            self._echo(unguarded)
+            if self.http.echo_key:
+                self._echo(unguarded)
             return unguarded
         response = self._replay(attempt, outcome) if outcome.replayed else outcome.result
         if self.kept and not outcome.stored:
@@ -339,12 +341,13 @@ class Guard:
                     self.name,
                     name,
                 )
-        self._echo(response)
+        if self.http.echo_key:
+            self._echo(response)
         return response
 
     def _echo(self, response: HttpResponseBase) -> None:
         """Repeat the key, if it was valid (R16): problems are matched to requests by it, too."""
-        if self.http.echo_key and self.key:
+        if self.key:
             response[self.http.header] = _quoted(self.key)
 
     def _replay(self, attempt: Attempt, outcome: Outcome) -> HttpResponseBase:
